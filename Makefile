@@ -85,7 +85,7 @@ test-host: build ## the patched llama-server on this machine: text equal to mmap
 .PHONY: test-board
 test-board: build ## the virtual board: Molecule scenario virtual_jetson, all steps
 	@$(PYTEST) tests -m board -q
-	@$(TESTBED) model moe --shape demo && $(TESTBED) model dense
+	@$(TESTBED) model moe --shape demo --name demo-moe && $(TESTBED) model dense
 	@molecule test -s virtual_jetson
 
 .PHONY: bench

@@ -11,7 +11,9 @@ Three things are shaped on purpose, because plain random weights would test noth
 * attention is sharpened (large query and key norms), so that greedy text does not fall into a short loop and
   keeps routing to new experts;
 * ``locality`` mixes a common direction into all embeddings, so that neighbouring tokens share experts as they
-  do in trained models. 0 means that the token alone decides, towards 1 all tokens choose the same experts.
+  do in trained models. 0 means that the token alone decides, towards 1 all tokens choose the same experts; 0.65
+  gives LRU about the hits that it has on real models (under half at two token cycles, three quarters with a quarter
+  of the experts held).
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class MoeShape:
     head: int = 64
     context: int = 4096
     quantisation: str = "Q8_0"
-    locality: float = 0.3
+    locality: float = 0.65
     seed: int = 1
 
     def expert_bytes(self) -> int:
@@ -69,7 +71,7 @@ class MoeShape:
 
 
 # The board of the demo has 768 MiB: this one does not fit, one token of it does.
-DEMO = MoeShape(layers=16, experts=112, experts_used=4, embedding=512, expert_hidden=384, locality=0.3)
+DEMO = MoeShape(layers=16, experts=112, experts_used=4, embedding=512, expert_hidden=384)
 # The shape that all decode figures are quoted for: 24 layers of 64 experts, 1.6 MiB an expert.
 BENCH = MoeShape(layers=24, experts=64, experts_used=4, embedding=1024, expert_hidden=512, heads=16, kv_heads=4)
 TINY = MoeShape(layers=4, experts=16, experts_used=2, embedding=128, expert_hidden=96, heads=4, kv_heads=2, head=32)
@@ -177,7 +179,8 @@ def write_moe(path: Path, shape: MoeShape) -> None:
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(10000.0)
     writer.add_vocab_size(len(tokens))
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    names = gguf.LlamaFileType.__members__
+    writer.add_file_type(names.get(f"MOSTLY_{kind.name}", names.get(f"MOSTLY_{kind.name}_MOE", gguf.LlamaFileType.GUESSED)))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens)

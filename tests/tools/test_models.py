@@ -54,3 +54,10 @@ def test_a_model_that_is_there_is_not_written_again(tmp_path: Path) -> None:
     assert models.ensure_moe("m", models.TINY, tmp_path).stat().st_mtime_ns == stamp
     digest, name = (tmp_path / "m.gguf.sha256").read_text().split()
     assert (len(digest), name) == (64, "m.gguf")
+
+
+@pytest.mark.parametrize(("quantisation", "file_type"), [("Q8_0", "MOSTLY_Q8_0"), ("MXFP4", "MOSTLY_MXFP4_MOE")])
+def test_the_file_says_its_quantisation(tmp_path: Path, quantisation: str, file_type: str) -> None:
+    models.write_moe(tmp_path / "moe.gguf", models.MoeShape(**{**models.TINY.__dict__, "quantisation": quantisation}))
+    field = gguf.GGUFReader(tmp_path / "moe.gguf").fields["general.file_type"]
+    assert gguf.LlamaFileType(field.contents()).name == file_type

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters that turn results and plans into text for a person, and text into what systemd reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.edge.moe.plugins.module_utils import _report
+
+
+def systemd_quote(value: Any) -> str:
+    """One word of a unit's command line: quoted, with specifiers and variables taken literally."""
+    text = str(value)
+    if "\n" in text:
+        raise AnsibleFilterError(f"A line break cannot stand in a unit's command line: {text!r}.")
+    for character, escaped in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", "$$")):
+        text = text.replace(character, escaped)
+    return f'"{text}"' if text == "" or any(character in text for character in " \t'\"\\;") else text
+
+
+class FilterModule:
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "report_table": _report.render,
+            "plan_text": _report.plan_lines,
+            "systemd_quote": systemd_quote,
+        }

@@ -1,0 +1,177 @@
+#!/usr/bin/python
+# Copyright: edge.moe contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: serving_plan
+short_description: How to serve one model on one board
+version_added: 1.0.0
+description:
+  - Decides from a model's header and a board's facts whether the model is kept in memory, streamed through the
+    expert cache, or
+    streamed through the page cache, and sets every size and argument that follows, each with a reason that a person
+    can read.
+  - The same arguments always give the same plan. Nothing is read from the machine that the module runs on.
+  - Memory is planned from what the board has in total, so that a plan does not change while its own server is
+    running.
+author:
+  - edge.moe developers
+attributes:
+  check_mode:
+    support: full
+    description: Computes only, so check mode does the same.
+  diff_mode:
+    support: none
+    description: Changes nothing, so there is nothing to compare.
+options:
+  gguf:
+    description:
+      - RV(edge.moe.gguf_info#module:gguf) of the model.
+    type: dict
+    required: true
+  jetson:
+    description:
+      - RV(edge.moe.jetson_facts#module:ansible_facts.edge_moe_jetson) of the board.
+    type: dict
+    required: true
+  devfreq:
+    description:
+      - C(edge_moe_devfreq) of the board, from M(edge.moe.devfreq_facts).
+    type: dict
+    default: {}
+  overrides:
+    description:
+      - >-
+        Values that win over the plan's own: C(decision) (V(resident), V(cache) or V(mmap)), C(cache_mib), C(threads),
+        C(io_depth), C(read_kib), C(read_ahead_kb), C(context), C(parallel), C(floor), C(n_gpu_layers), C(extra_args).
+      - Each is honoured and its consequence stated in RV(plan.reasons); one that cannot work is refused with the
+        arithmetic.
+      - An empty value leaves the plan's own.
+    type: dict
+    default: {}
+seealso:
+  - module: edge.moe.gguf_info
+  - module: edge.moe.jetson_facts
+"""
+
+EXAMPLES = r"""
+- name: Plan from what was found
+  edge.moe.serving_plan:
+    gguf: "{{ model.gguf }}"
+    jetson: "{{ ansible_facts['edge_moe_jetson'] }}"
+    devfreq: "{{ ansible_facts['edge_moe_devfreq'] }}"
+    overrides: "{{ llama_server_overrides }}"
+  register: planned
+
+- name: Say why
+  ansible.builtin.debug:
+    var: planned.plan.reasons
+"""
+
+RETURN = r"""
+plan:
+  description: The plan.
+  returned: success
+  type: dict
+  contains:
+    decision:
+      description: V(resident), V(cache) or V(mmap).
+      returned: always
+      type: str
+    cache_mib:
+      description: Size of the expert cache; 0 without one.
+      returned: always
+      type: int
+    cycles:
+      description: Token cycles that the cache holds.
+      returned: always
+      type: float
+    threads:
+      description: Compute threads.
+      returned: always
+      type: int
+    io_depth:
+      description: Reader threads of the cache.
+      returned: always
+      type: int
+    read_kib:
+      description: Largest single read of the cache.
+      returned: always
+      type: int
+    read_ahead_kb:
+      description: Read-ahead of the drive that holds the model.
+      returned: always
+      type: int
+    context:
+      description: Tokens of context.
+      returned: always
+      type: int
+    parallel:
+      description: Slots of the server.
+      returned: always
+      type: int
+    floor:
+      description: Whether the GPU clock floor shall be used.
+      returned: always
+      type: bool
+    n_gpu_layers:
+      description: Layers on the GPU.
+      returned: always
+      type: int
+    server_args:
+      description: Arguments of llama-server after C(--model), C(--host) and C(--port).
+      returned: always
+      type: list
+      elements: str
+    environment:
+      description: Environment of the patched llama-server.
+      returned: always
+      type: dict
+      sample: {EDGE_MOE_CACHE_MIB: "2268", EDGE_MOE_IO_DEPTH: "4", EDGE_MOE_READ_KIB: "1024"}
+    budget:
+      description: The board's memory line by line; what is taken is negative, and the last line is what is left.
+      returned: always
+      type: list
+      elements: dict
+    reasons:
+      description: A sentence for each value.
+      returned: always
+      type: dict
+    overridden:
+      description: Names of the values that were set by overrides.
+      returned: always
+      type: list
+      elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.edge.moe.plugins.module_utils import _plan
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "gguf": {"type": "dict", "required": True},
+            "jetson": {"type": "dict", "required": True},
+            "devfreq": {"type": "dict", "default": {}},
+            "overrides": {"type": "dict", "default": {}},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        plan = _plan.make_plan(
+            module.params["gguf"], module.params["jetson"], module.params["devfreq"], module.params["overrides"]
+        )
+    except _plan.PlanError as error:
+        module.fail_json(msg=str(error))
+    except (KeyError, TypeError, ValueError) as error:
+        module.fail_json(
+            msg=f"gguf or jetson are not what gguf_info and jetson_facts return: {type(error).__name__}: {error}"
+        )
+    module.exit_json(changed=False, plan=plan)
+
+
+if __name__ == "__main__":
+    main()

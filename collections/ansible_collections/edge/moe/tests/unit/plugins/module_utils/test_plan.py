@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ansible_collections.edge.moe.plugins.module_utils import _plan
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+# Options of llama-server at the pinned commit that a plan may use.
+KNOWN_OPTIONS = {
+    "--load-mode",
+    "--fit",
+    "--no-host",
+    "--no-repack",
+    "--no-warmup",
+    "--cpu-moe",
+    "--no-op-offload",
+    "-ngl",
+    "-t",
+    "-c",
+    "-b",
+    "-ub",
+    "--parallel",
+    "--cache-ram",
+    "--ctx-checkpoints",
+    "--metrics",
+    "--no-ui",
+    "-lv",
+}
+
+
+def model(
+    dense: float, experts: float = 0, cycle: float = 0, expert: float = 0, kv: int = 0, recurrent: int = 0, **more: Any
+) -> dict[str, Any]:
+    """Sizes in MiB, but for keys and values and state, which are in bytes."""
+    return {
+        "path": "m.gguf",
+        "dense_bytes": int(dense * MIB),
+        "experts_total_bytes": int(experts * MIB),
+        "cycle_bytes": int(cycle * MIB),
+        "expert_bytes": int(expert * MIB),
+        "kv_bytes_per_token": kv,
+        "recurrent_bytes": recurrent,
+        "embedding": 2048,
+        "vocabulary": 200_000,
+        "context_train": 131072,
+        "shards": {"count": 1, "present": 1, "missing": []},
+        **more,
+    }
+
+
+# The published models, with the sizes that the study gives or that follow from their shapes.
+QWEN35B = model(2355, 18125, 567, 1.77, kv=20480, recurrent=65863680)
+GPT_OSS_20B = model(1843, 9682, 1210.3, 12.607, kv=49152, embedding=2880)
+LFM2_8B = model(614, 4200, 525, 5.5, kv=24576)
+QWEN9B = model(5427, kv=32768, recurrent=50 * MIB, embedding=4096)
+GEMMA_E2B = model(2900, kv=18432, embedding=1536, vocabulary=262144)
+GEMMA_E4B = model(4700, kv=43008, embedding=2560, vocabulary=262144)
+DEMO = model(16.2, 1071, 38.25, 0.6, kv=8192, embedding=512, vocabulary=512, context_train=4096)
+
+ORIN_NANO = {"memory": {"total_bytes": 7620 * MIB, "available_bytes": 6 * GIB}, "cores": 6, "cuda": {"version": "12.6"}}
+VIRTUAL = {"memory": {"total_bytes": 747716608, "available_bytes": 561000448}, "cores": 2, "cuda": None}
+
+
+def plan(gguf: dict[str, Any], jetson: dict[str, Any] = ORIN_NANO, **overrides: Any) -> dict[str, Any]:
+    return _plan.make_plan(gguf, jetson, {}, overrides)
+
+
+def value_of(arguments: list[str], option: str) -> str:
+    return arguments[arguments.index(option) + 1]
+
+
+def test_the_published_35b_is_streamed_by_a_cache_of_about_2_gib() -> None:
+    made = plan(QWEN35B)
+    assert made["decision"] == "cache"
+    assert 1900 <= made["cache_mib"] <= 2400
+    assert made["cycles"] == pytest.approx(4, abs=0.01)
+    assert (made["threads"], made["io_depth"], made["floor"], made["n_gpu_layers"]) == (4, 4, True, 99)
+    arguments = made["server_args"]
+    for option in ("--cpu-moe", "--no-host", "--no-repack", "--no-op-offload", "--no-warmup"):
+        assert option in arguments
+    assert value_of(arguments, "--load-mode") == "mmap"
+    assert value_of(arguments, "-ngl") == "99"
+    assert made["environment"]["EDGE_MOE_CACHE_MIB"] == str(made["cache_mib"])
+
+
+def test_the_published_20b_is_not_given_a_cache() -> None:
+    made = plan(GPT_OSS_20B)
+    assert (made["decision"], made["cache_mib"], made["threads"]) == ("mmap", 0, 12)
+    assert made["floor"] is True
+    assert "--cpu-moe" in made["server_args"]
+    assert made["environment"]["EDGE_MOE_CACHE_MIB"] == "0"
+    assert made["read_ahead_kb"] in range(16, 129)
+    assert "12.6 MiB" in made["reasons"]["decision"]
+
+
+@pytest.mark.parametrize("gguf", [LFM2_8B, QWEN9B, GEMMA_E2B, GEMMA_E4B])
+def test_the_published_controls_stay_in_memory_without_floor(gguf: dict[str, Any]) -> None:
+    made = plan(gguf)
+    assert (made["decision"], made["cache_mib"], made["floor"]) == ("resident", 0, False)
+    assert "--cpu-moe" not in made["server_args"]
+    assert "--no-host" not in made["server_args"]
+
+
+def test_the_virtual_board_streams_its_demo_model() -> None:
+    made = plan(DEMO, VIRTUAL)
+    assert made["decision"] == "cache"
+    assert made["cycles"] >= 3
+    assert made["cache_mib"] * MIB < 747716608 / 3 + MIB
+    assert (made["threads"], made["n_gpu_layers"], made["floor"]) == (2, 0, True)
+    assert made["budget"][-1]["bytes"] > 50 * MIB
+
+
+def test_a_dense_model_that_does_not_fit_says_why() -> None:
+    made = plan(model(16000, kv=65536, embedding=5120))
+    assert (made["decision"], made["floor"], made["n_gpu_layers"]) == ("mmap", False, 0)
+    assert "--cpu-moe" not in made["server_args"]
+    assert "dense" in made["reasons"]["decision"]
+    assert "do not fit" in made["reasons"]["decision"]
+
+
+def test_a_model_of_which_no_cycle_fits() -> None:
+    made = plan(model(5000, 60000, 4000, 10, kv=20480))
+    assert made["decision"] == "mmap"
+    assert "below 1.25 a cache only costs" in made["reasons"]["decision"]
+
+
+def test_more_memory_means_more_cache_and_then_none() -> None:
+    sizes = []
+    for gib in (7.4, 15.3, 30, 62):
+        made = plan(QWEN35B, {**ORIN_NANO, "memory": {"total_bytes": int(gib * GIB)}})
+        sizes.append((made["decision"], made["cache_mib"]))
+    assert [decision for decision, _mib in sizes] == ["cache", "cache", "resident", "resident"]
+    assert sizes[1][1] > sizes[0][1]
+
+
+def test_a_shorter_context_where_it_lets_the_model_in() -> None:
+    made = plan(model(5200, kv=262144, embedding=4096))
+    assert made["decision"] == "resident"
+    assert made["context"] < 4096
+    assert "would not fit" in made["reasons"]["context"]
+
+
+@pytest.mark.parametrize("gguf", [QWEN35B, GPT_OSS_20B, LFM2_8B, QWEN9B, DEMO, model(16000, kv=65536)])
+@pytest.mark.parametrize("jetson", [ORIN_NANO, VIRTUAL])
+def test_only_options_that_exist_and_a_reason_for_each_value(gguf: dict[str, Any], jetson: dict[str, Any]) -> None:
+    try:
+        made = plan(gguf, jetson)
+    except _plan.PlanError:
+        assert jetson is VIRTUAL
+        return
+    options = {argument for argument in made["server_args"] if argument.startswith("-")}
+    assert options <= KNOWN_OPTIONS
+    for key in (*_plan.INTEGER_OVERRIDES, "decision", "floor"):
+        assert made["reasons"][key].strip().endswith((".", ";")), key
+    assert sum(line["bytes"] for line in made["budget"][:-1]) == made["budget"][-1]["bytes"]
+    json.dumps(made)
+
+
+# Overrides
+
+
+def test_an_override_wins_and_tells_what_it_means() -> None:
+    made = plan(QWEN35B, cache_mib="1200", threads=6, floor="no", context=8192, extra_args=["--no-slots"])
+    assert (made["cache_mib"], made["threads"], made["floor"], made["context"]) == (1200, 6, False, 8192)
+    assert made["server_args"][-1] == "--no-slots"
+    assert made["reasons"]["cache_mib"].startswith("set by an override; the plan had 2268: 2.1 token cycles")
+    assert made["reasons"]["threads"].startswith("set by an override; the plan had 4")
+    assert "lowest clock" in made["reasons"]["floor"]
+    assert made["overridden"] == ["cache_mib", "context", "extra_args", "floor", "threads"]
+
+
+def test_empty_overrides_change_nothing() -> None:
+    assert plan(QWEN35B, cache_mib="", threads=None, decision="") == plan(QWEN35B)
+
+
+def test_a_cache_can_be_forced_and_forbidden() -> None:
+    forced = plan(GPT_OSS_20B, decision="cache")
+    assert forced["decision"] == "cache"
+    assert forced["cache_mib"] == 2421
+    assert "the plan had mmap" in forced["reasons"]["decision"]
+    assert plan(GPT_OSS_20B, cache_mib=2048)["decision"] == "cache"
+    for overrides in ({"decision": "mmap"}, {"cache_mib": 0}):
+        made = plan(QWEN35B, **overrides)
+        assert (made["decision"], made["cache_mib"], made["threads"]) == ("mmap", 0, 12)
+
+
+def test_a_model_that_fits_can_be_streamed_by_an_override() -> None:
+    made = plan(LFM2_8B, decision="mmap")
+    assert made["decision"] == "mmap"
+    assert "the plan had resident" in made["reasons"]["decision"]
+    assert made["floor"] is True
+    assert plan(LFM2_8B, decision="cache", cache_mib=1100)["cycles"] == pytest.approx(2.1, abs=0.01)
+
+
+def test_a_tight_cache_is_warned_of() -> None:
+    made = plan(QWEN35B, cache_mib=3200)
+    assert "speed collapse" in made["reasons"]["cache_mib"]
+
+
+@pytest.mark.parametrize(
+    ("gguf", "overrides", "says"),
+    [
+        (QWEN35B, {"cache_mib": 5000}, "does not fit: system, buffers"),
+        (QWEN35B, {"cache_mib": 400}, "0.71 token cycles"),
+        (QWEN35B, {"decision": "resident"}, "and the board has 7.44 GiB"),
+        (QWEN35B, {"decision": "cache", "cache_mib": 0}, "name a size"),
+        (QWEN9B, {"decision": "cache"}, "has no experts"),
+        (QWEN35B, {"context": 131072 * 8, "parallel": 4}, "does not fit"),
+        (QWEN35B, {"threads": 0}, "between 1 and"),
+        (QWEN35B, {"threads": "many"}, "whole number"),
+        (QWEN35B, {"threads": True}, "whole number"),
+        (QWEN35B, {"threads": 2.5}, "whole number"),
+        (QWEN35B, {"decision": "gpu"}, "resident, cache, mmap"),
+        (QWEN35B, {"floor": "maybe"}, "true or false"),
+        (QWEN35B, {"chache_mib": 1}, "is not known"),
+        (QWEN35B, {"extra_args": "-t 4"}, "list of strings"),
+        (QWEN35B, {"extra_args": ["--port=1"]}, "sets that itself"),
+        ({**QWEN35B, "shards": {"count": 2, "present": 1, "missing": ["b"]}}, {}, "missing: b"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(gguf: dict[str, Any], overrides: dict[str, Any], says: str) -> None:
+    with pytest.raises(_plan.PlanError) as caught:
+        plan(gguf, **overrides)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_gpu_layers_need_cuda() -> None:
+    with pytest.raises(_plan.PlanError, match="has no CUDA"):
+        plan(DEMO, VIRTUAL, n_gpu_layers=99)
+
+
+def test_unknown_memory_is_refused() -> None:
+    with pytest.raises(_plan.PlanError, match="memory is not known"):
+        plan(DEMO, {"memory": {"total_bytes": None}})
+
+
+def test_a_running_server_does_not_change_the_plan() -> None:
+    busy = {**VIRTUAL, "memory": {"total_bytes": 747716608, "available_bytes": 50 * MIB}}
+    assert plan(DEMO, busy) == plan(DEMO, VIRTUAL)
+
+
+@settings(deadline=2000, max_examples=300)
+@given(
+    total=st.integers(256, 65536),
+    cores=st.integers(1, 64),
+    cuda=st.booleans(),
+    dense=st.integers(1, 40000),
+    experts=st.integers(0, 200_000),
+    share=st.integers(2, 200),
+    kv=st.integers(0, 1 << 20),
+)
+def test_no_plan_promises_memory_that_is_not_there(
+    total: int, cores: int, cuda: bool, dense: int, experts: int, share: int, kv: int
+) -> None:
+    board = {"memory": {"total_bytes": total * MIB}, "cores": cores, "cuda": {"version": "12"} if cuda else None}
+    gguf = model(dense, experts, experts / share, 2, kv=kv)
+    try:
+        made = plan(gguf, board)
+    except _plan.PlanError:
+        # Only a board too small for the least context, whatever the model.
+        with pytest.raises(_plan.PlanError, match="does not fit"):
+            plan(gguf, board)
+        return
+    assert made == plan(gguf, board)
+    left = made["budget"][-1]["bytes"]
+    if made["decision"] == "resident":
+        assert left >= 0
+    if made["decision"] == "cache":
+        assert left > 0
+        assert made["cycles"] >= _plan.MIN_CYCLES
+        assert experts > 0
+        assert (made["cache_mib"] - 1) * MIB <= total * MIB * _plan.CACHE_MAX_SHARE
+    assert made["floor"] == (experts > 0 and made["decision"] != "resident")
