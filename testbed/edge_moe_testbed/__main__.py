@@ -19,7 +19,9 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(prog="edge-moe-testbed", description="A Jetson without a Jetson, and what tests need.")
+    parser = argparse.ArgumentParser(
+        prog="edge-moe-testbed", description="A Jetson without a Jetson, and what tests need."
+    )
     if not argv or argv[0] not in COMMANDS:
         parser.add_argument("command", choices=sorted(COMMANDS))
         parser.parse_args(argv)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -58,8 +59,11 @@ class MoeShape:
     def expert_bytes(self) -> int:
         """Bytes of one expert of one layer, its gate, up and down weights together."""
         kind = gguf.GGMLQuantizationType[self.quantisation]
-        rows = ((self.expert_hidden, self.embedding), (self.expert_hidden, self.embedding),
-                (self.embedding, self.expert_hidden))
+        rows = (
+            (self.expert_hidden, self.embedding),
+            (self.expert_hidden, self.embedding),
+            (self.embedding, self.expert_hidden),
+        )
         return sum(count * _row_bytes(length, kind) for count, length in rows)
 
     def cycle_bytes(self) -> int:
@@ -110,7 +114,7 @@ def train_vocabulary(text: str, size: int) -> tuple[list[str], list[str], list[b
         pairs: Counter[tuple[bytes, bytes]] = Counter()
         for word, count in words.items():
             parts = split[word]
-            for pair in zip(parts, parts[1:], strict=False):
+            for pair in itertools.pairwise(parts):
                 pairs[pair] += count
         if not pairs:
             raise ValueError(f"the text gives only {len(tokens)} of {size - 1} tokens")
@@ -143,8 +147,9 @@ def _quantised(values: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarra
     return gguf.quants.quantize(values.astype(np.float32), kind)
 
 
-def _experts(rng: np.random.Generator, shape: MoeShape, rows: int, length: int, scale: float,
-             kind: gguf.GGMLQuantizationType) -> np.ndarray:
+def _experts(
+    rng: np.random.Generator, shape: MoeShape, rows: int, length: int, scale: float, kind: gguf.GGMLQuantizationType
+) -> np.ndarray:
     """Quantised weights of all experts of one kind and layer, [experts, rows, bytes a row].
 
     Each expert is a roll and a sign flip of a pool of rows: quantising a pool costs a hundredth of quantising
@@ -180,7 +185,9 @@ def write_moe(path: Path, shape: MoeShape) -> None:
     writer.add_rope_freq_base(10000.0)
     writer.add_vocab_size(len(tokens))
     names = gguf.LlamaFileType.__members__
-    writer.add_file_type(names.get(f"MOSTLY_{kind.name}", names.get(f"MOSTLY_{kind.name}_MOE", gguf.LlamaFileType.GUESSED)))
+    writer.add_file_type(
+        names.get(f"MOSTLY_{kind.name}", names.get(f"MOSTLY_{kind.name}_MOE", gguf.LlamaFileType.GUESSED))
+    )
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens)
@@ -199,8 +206,9 @@ def write_moe(path: Path, shape: MoeShape) -> None:
     os.replace(partial, path)
 
 
-def _tensors(rng: np.random.Generator, shape: MoeShape, vocabulary: int, favoured: np.ndarray,
-             kind: gguf.GGMLQuantizationType) -> Iterator[tuple[str, np.ndarray]]:
+def _tensors(
+    rng: np.random.Generator, shape: MoeShape, vocabulary: int, favoured: np.ndarray, kind: gguf.GGMLQuantizationType
+) -> Iterator[tuple[str, np.ndarray]]:
     """All tensors in file order: (name, values or quantised blocks)."""
     width, quarter = shape.embedding, shape.embedding // 4
     f32 = np.float32
@@ -301,5 +309,8 @@ def run(args: argparse.Namespace) -> int:
     except (ValueError, KeyError) as error:
         print(f"cannot write the model: {error}", file=sys.stderr)
         return 1
-    print(f"{path}: one token cycle {shape.cycle_bytes() / 2**20:.1f} MiB, {shape.expert_bytes() / 2**20:.2f} MiB an expert")
+    print(
+        f"{path}: one token cycle {shape.cycle_bytes() / 2**20:.1f} MiB, "
+        f"one expert {shape.expert_bytes() / 2**20:.2f} MiB"
+    )
     return 0

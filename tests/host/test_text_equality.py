@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The patched llama-server on this machine: tokens of every cache size, thread count and request equal the mmap path's."""
+"""The patched llama-server on this machine: the tokens of every cache size and thread count equal the mmap path's."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,8 +48,13 @@ def model(shape: models.MoeShape, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def reference(root: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
-    with harness.server(root, model, tmp_path_factory.mktemp("log") / "reference.log", threads=2,
-                        environment={"EDGE_MOE_CACHE_MIB": "0"}) as server:
+    with harness.server(
+        root,
+        model,
+        tmp_path_factory.mktemp("log") / "reference.log",
+        threads=2,
+        environment={"EDGE_MOE_CACHE_MIB": "0"},
+    ) as server:
         tokens = [server.complete(prompt, N_PREDICT)["tokens"] for prompt in PROMPTS]
         assert "edge-moe: cache off: EDGE_MOE_CACHE_MIB is 0" in server.log_text()
     assert all(len(set(each)) > 12 for each in tokens), "a text that loops would prove nothing"
@@ -68,7 +72,7 @@ def counters(folder: Path) -> dict[str, float]:
     assert len(files) == 1, files
     found: dict[str, float] = {}
     for line in files[0].read_text().splitlines():
-        matched = re.match(r'(edge_moe_cache_\w+)\{([^}]*)\} (\S+)', line)
+        matched = re.match(r"(edge_moe_cache_\w+)\{([^}]*)\} (\S+)", line)
         if matched:
             phase = re.search(r'phase="(\w+)"', matched[2])
             found[matched[1].removeprefix("edge_moe_cache_") + (f"_{phase[1]}" if phase else "")] = float(matched[3])
@@ -76,11 +80,23 @@ def counters(folder: Path) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("cycles", "threads"), list(itertools.product((1, 1.5, 2, 4), (1, 2, 4))))
-def test_tokens_equal_under_eviction(root: Path, model: Path, shape: models.MoeShape, reference: list[list[int]],
-                                     tmp_path: Path, cycles: float, threads: int) -> None:
+def test_tokens_equal_under_eviction(
+    root: Path,
+    model: Path,
+    shape: models.MoeShape,
+    reference: list[list[int]],
+    tmp_path: Path,
+    cycles: float,
+    threads: int,
+) -> None:
     size = cache_mib(shape, cycles)
-    with harness.server(root, model, tmp_path / "server.log", threads=threads,
-                        environment={"EDGE_MOE_CACHE_MIB": str(size), "EDGE_MOE_STATS_DIR": str(tmp_path)}) as server:
+    with harness.server(
+        root,
+        model,
+        tmp_path / "server.log",
+        threads=threads,
+        environment={"EDGE_MOE_CACHE_MIB": str(size), "EDGE_MOE_STATS_DIR": str(tmp_path)},
+    ) as server:
         assert [server.complete(prompt, N_PREDICT)["tokens"] for prompt in PROMPTS] == reference
         log = server.log_text()
         time.sleep(1.5)  # the health file is written about once a second
@@ -100,31 +116,55 @@ def test_two_slots_at_once(root: Path, model: Path, shape: models.MoeShape, tmp_
     args[args.index("--parallel") + 1] = "2"
     texts = {}
     for size in (0, cache_mib(shape, 4)):
-        with harness.server(root, model, tmp_path / f"server-{size}.log", threads=2, args=args,
-                            environment={"EDGE_MOE_CACHE_MIB": str(size)}) as server, ThreadPoolExecutor(2) as pool:
-            answers = pool.map(lambda prompt: server.complete(prompt, N_PREDICT)["tokens"], PROMPTS[:2])  # noqa: B023
+        with (
+            harness.server(
+                root,
+                model,
+                tmp_path / f"server-{size}.log",
+                threads=2,
+                args=args,
+                environment={"EDGE_MOE_CACHE_MIB": str(size)},
+            ) as server,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            answers = pool.map(lambda prompt: server.complete(prompt, N_PREDICT)["tokens"], PROMPTS[:2])
             texts[size] = list(answers)
             assert (f"edge-moe: cache {'on' if size else 'off'}") in server.log_text()
     assert len(set(map(str, texts.values()))) == 1
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("EDGE_MOE_CACHE_MIB", "lots"), ("EDGE_MOE_CACHE_MIB", "-1"), ("EDGE_MOE_IO_DEPTH", "0"),
-    ("EDGE_MOE_READ_KIB", "4k"), ("EDGE_MOE_POLICY", "best"), ("EDGE_MOE_LOOKAHEAD", "yes"),
-])
-def test_bad_value_stops_the_server_and_is_named(root: Path, model: Path, tmp_path: Path, name: str, value: str) -> None:
-    with (pytest.raises(BenchError), harness.server(root, model, tmp_path / "server.log", threads=2,
-                                                    environment={"EDGE_MOE_CACHE_MIB": "64", name: value})):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("EDGE_MOE_CACHE_MIB", "lots"),
+        ("EDGE_MOE_CACHE_MIB", "-1"),
+        ("EDGE_MOE_IO_DEPTH", "0"),
+        ("EDGE_MOE_READ_KIB", "4k"),
+        ("EDGE_MOE_POLICY", "best"),
+        ("EDGE_MOE_LOOKAHEAD", "yes"),
+    ],
+)
+def test_bad_value_stops_the_server_and_is_named(
+    root: Path, model: Path, tmp_path: Path, name: str, value: str
+) -> None:
+    with (
+        pytest.raises(BenchError),
+        harness.server(
+            root, model, tmp_path / "server.log", threads=2, environment={"EDGE_MOE_CACHE_MIB": "64", name: value}
+        ),
+    ):
         pass
     complaint = [line for line in (tmp_path / "server.log").read_text().splitlines() if name in line]
     assert len(complaint) == 1, complaint
     assert value in complaint[0]
 
 
-def test_below_one_cycle_is_served_by_mmap_and_says_so(root: Path, model: Path, reference: list[list[int]],
-                                                       tmp_path: Path) -> None:
-    with harness.server(root, model, tmp_path / "server.log", threads=2,
-                        environment={"EDGE_MOE_CACHE_MIB": "1"}) as server:
+def test_below_one_cycle_is_served_by_mmap_and_says_so(
+    root: Path, model: Path, reference: list[list[int]], tmp_path: Path
+) -> None:
+    with harness.server(
+        root, model, tmp_path / "server.log", threads=2, environment={"EDGE_MOE_CACHE_MIB": "1"}
+    ) as server:
         assert server.complete(PROMPTS[0], N_PREDICT)["tokens"] == reference[0]
         assert "below one token cycle" in server.log_text()
 
@@ -132,7 +172,13 @@ def test_below_one_cycle_is_served_by_mmap_and_says_so(root: Path, model: Path, 
 def test_dense_control_starts_no_cache(root: Path, tmp_path: Path) -> None:
     dense = models.ensure_dense_control()
     args = [arg for arg in harness.STREAMING_ARGS if arg != "--cpu-moe"]
-    with harness.server(root, dense, tmp_path / "server.log", threads=2, args=args,
-                        environment={"EDGE_MOE_CACHE_MIB": "256", "EDGE_MOE_STATS_DIR": str(tmp_path)}) as server:
+    with harness.server(
+        root,
+        dense,
+        tmp_path / "server.log",
+        threads=2,
+        args=args,
+        environment={"EDGE_MOE_CACHE_MIB": "256", "EDGE_MOE_STATS_DIR": str(tmp_path)},
+    ) as server:
         assert len(server.complete(PROMPTS[0], 8)["tokens"]) == 8
         assert "edge-moe: cache off: the model has no experts" in server.log_text()

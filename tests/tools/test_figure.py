@@ -16,8 +16,10 @@ def test_written_file_has_the_agreed_keys_and_reads_back(tmp_path: Path) -> None
     assert load_figures(tmp_path) == [figure]
 
 
-@pytest.mark.parametrize(("value", "better", "met"), [(4.0, "higher", True), (3.9, "higher", False),
-                                                      (4.0, "lower", True), (4.1, "lower", False)])
+@pytest.mark.parametrize(
+    ("value", "better", "met"),
+    [(4.0, "higher", True), (3.9, "higher", False), (4.0, "lower", True), (4.1, "lower", False)],
+)
 def test_goal_follows_the_direction(value: float, better: str, met: bool) -> None:
     assert Figure("f", value, "x", 4.0, better).met() is met
 

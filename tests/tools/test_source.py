@@ -40,8 +40,9 @@ def test_fetched_once_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(calls) == 1
 
 
-def test_a_changed_archive_is_refused_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                          pin: dict[str, str]) -> None:
+def test_a_changed_archive_is_refused_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin: dict[str, str]
+) -> None:
     fake_pip(monkeypatch, b"wrong")
     with pytest.raises(source.SourceError, match=hashlib.sha256(b"wrong").hexdigest()):
         source.ensure_archive(tmp_path / "sources")
@@ -56,7 +57,9 @@ def test_a_damaged_copy_is_fetched_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert source.ensure_archive(folder).read_bytes() == b"right"
 
 
-def test_pip_failure_is_one_line_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin: dict[str, str]) -> None:
+def test_pip_failure_is_one_line_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin: dict[str, str]
+) -> None:
     fake_pip(monkeypatch, None, "looking\nERROR: no matching distribution")
     with pytest.raises(source.SourceError) as caught:
         source.ensure_archive(tmp_path / "sources")

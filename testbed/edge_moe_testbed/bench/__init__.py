@@ -44,4 +44,6 @@ def print_table(figures: list[Figure]) -> None:
     for figure in figures:
         sign = ">=" if figure.better == "higher" else "<="
         met = "yes" if figure.met() else "no"
-        print(f"{figure.name:<20} {figure.value:>10.3f} {figure.unit:<8} {sign + format(figure.goal, '.3g'):>10}  {met}")
+        print(
+            f"{figure.name:<20} {figure.value:>10.3f} {figure.unit:<8} {sign + format(figure.goal, '.3g'):>10}  {met}"
+        )

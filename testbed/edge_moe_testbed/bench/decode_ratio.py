@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Decode speed of the expert cache over the best-tuned mmap run, memory limited for both sides alike.
 
-Both sides are tuned on the first prompt (mmap: read_ahead_kb and threads; cache: threads, I/O depth, size), then measured
+Both sides are tuned on the first prompt (mmap: read_ahead_kb and threads; cache: size and I/O depth), then measured
 in interleaved pairs: page cache of the model dropped, server started under the limit, all prompts greedy.
 The value is the median of the pairs' ratios; every text must be equal on both sides.
 """
@@ -26,8 +26,17 @@ PAIRS = 5
 N_PREDICT = 48
 TUNE_N_PREDICT = 32
 PROMPT_IDS = ("en-1", "ko-1", "en-2")
-PROMPTS_FILE = (Path(__file__).resolve().parents[3] / "collections" / "ansible_collections" / "edge" / "moe" / "roles"
-                / "verify" / "files" / "prompts.json")
+PROMPTS_FILE = (
+    Path(__file__).resolve().parents[3]
+    / "collections"
+    / "ansible_collections"
+    / "edge"
+    / "moe"
+    / "roles"
+    / "verify"
+    / "files"
+    / "prompts.json"
+)
 
 
 @dataclass(frozen=True)
@@ -43,8 +52,11 @@ class Setting:
     def environment(self) -> dict[str, str]:
         if not self.cache_mib:
             return {"EDGE_MOE_CACHE_MIB": "0"}
-        return {"EDGE_MOE_CACHE_MIB": str(self.cache_mib), "EDGE_MOE_IO_DEPTH": str(self.io_depth),
-                "EDGE_MOE_READ_KIB": str(self.read_kib)}
+        return {
+            "EDGE_MOE_CACHE_MIB": str(self.cache_mib),
+            "EDGE_MOE_IO_DEPTH": str(self.io_depth),
+            "EDGE_MOE_READ_KIB": str(self.read_kib),
+        }
 
 
 class Bench:
@@ -61,14 +73,17 @@ class Bench:
         self.read_ahead.set(setting.read_ahead_kb)
         harness.drop_page_cache(self.model)
         log = bench_dir() / "log" / f"decode_ratio-{'cache' if setting.cache_mib else 'mmap'}.log"
-        with harness.server(self.root, self.model, log, threads=setting.threads, environment=setting.environment(),
-                            limit=limit) as server:
+        with harness.server(
+            self.root, self.model, log, threads=setting.threads, environment=setting.environment(), limit=limit
+        ) as server:
             before = harness.bytes_read(self.device)
             answers = [server.complete(prompt, n_predict) for prompt in prompts]
             read = harness.bytes_read(self.device) - before
             wanted = "edge-moe: cache on" if setting.cache_mib else "edge-moe: cache off"
             if wanted not in server.log_text():
-                raise BenchError(f"the server's log does not say '{wanted}', so this run measures something else: {log}")
+                raise BenchError(
+                    f"the server's log does not say '{wanted}', so this run measures something else: {log}"
+                )
         return {
             "decode": statistics.mean(answer["timings"]["predicted_per_second"] for answer in answers),
             "prefill_ms": statistics.mean(answer["timings"]["prompt_ms"] for answer in answers),
@@ -99,30 +114,45 @@ def measure() -> Figure:
         with harness.memory_limit("edge-moe-bench", LIMIT_BYTES) as limit:
             mmap_best, mmap_seen = bench.tune(mmap_side, limit)
             cache_best, cache_seen = bench.tune(cache_side, limit)
-            runs = []
+            runs: list[dict[str, Any]] = []
             for number in range(PAIRS):
-                pair = {}
+                pair: dict[str, dict[str, Any]] = {}
                 # Who goes first alternates, so that neither side always inherits the other's drive state.
                 for side, setting in (("mmap", mmap_best), ("cache", cache_best))[:: 1 if number % 2 == 0 else -1]:
                     pair[side] = bench.once(setting, limit, bench.prompts, N_PREDICT)
                 if pair["mmap"]["tokens"] != pair["cache"]["tokens"]:
                     raise BenchError(f"texts differ in pair {number + 1}: the cache is wrong, its speed means nothing")
-                for side in pair.values():
-                    del side["tokens"]
-                pair["ratio"] = pair["cache"]["decode"] / pair["mmap"]["decode"]
-                runs.append(pair)
-                print(f"  pair {number + 1}/{PAIRS}: mmap {pair['mmap']['decode']:.2f}, "
-                      f"cache {pair['cache']['decode']:.2f}, ratio {pair['ratio']:.2f}", flush=True)
+                for result in pair.values():
+                    del result["tokens"]
+                ratio = pair["cache"]["decode"] / pair["mmap"]["decode"]
+                runs.append({**pair, "ratio": ratio})
+                print(
+                    f"  pair {number + 1}/{PAIRS}: mmap {pair['mmap']['decode']:.2f}, "
+                    f"cache {pair['cache']['decode']:.2f}, ratio {ratio:.2f}",
+                    flush=True,
+                )
     finally:
         try:
             bench.read_ahead.restore()
         except OSError as error:
             print(f"read_ahead_kb could not be put back to {bench.read_ahead.found}: {error}", file=sys.stderr)
     return Figure(
-        name="decode_ratio", value=statistics.median(pair["ratio"] for pair in runs), unit="x", goal=4.0, better="higher",
+        name="decode_ratio",
+        value=statistics.median(pair["ratio"] for pair in runs),
+        unit="x",
+        goal=4.0,
+        better="higher",
         detail={
-            "machine": machine(), "limit_bytes": LIMIT_BYTES, "model": asdict(models.BENCH), "prompts": PROMPT_IDS,
-            "n_predict": N_PREDICT, "mmap": asdict(mmap_best), "cache": asdict(cache_best),
-            "mmap_tuning": mmap_seen, "cache_tuning": cache_seen, "runs": runs, "text_equal": True,
+            "machine": machine(),
+            "limit_bytes": LIMIT_BYTES,
+            "model": asdict(models.BENCH),
+            "prompts": PROMPT_IDS,
+            "n_predict": N_PREDICT,
+            "mmap": asdict(mmap_best),
+            "cache": asdict(cache_best),
+            "mmap_tuning": mmap_seen,
+            "cache_tuning": cache_seen,
+            "runs": runs,
+            "text_equal": True,
         },
     )

@@ -129,8 +129,25 @@ def free_port() -> int:
 
 
 # The published study's flags: experts stay in the file's mapping and on the CPU.
-STREAMING_ARGS = ("--load-mode", "mmap", "--no-host", "--no-repack", "--cpu-moe", "--no-op-offload", "--parallel", "1",
-                  "-c", "4096", "-b", "512", "-ub", "512", "-ngl", "0", "--no-webui")
+STREAMING_ARGS = (
+    "--load-mode",
+    "mmap",
+    "--no-host",
+    "--no-repack",
+    "--cpu-moe",
+    "--no-op-offload",
+    "--parallel",
+    "1",
+    "-c",
+    "4096",
+    "-b",
+    "512",
+    "-ub",
+    "512",
+    "-ngl",
+    "0",
+    "--no-webui",
+)
 
 
 @dataclass
@@ -159,27 +176,60 @@ class Server:
 
     def complete(self, prompt: str, n_predict: int, **more: Any) -> dict[str, Any]:
         """Greedy completion with its token ids and the server's own timings; nothing is reused between prompts."""
-        return self.request("/completion", {"prompt": prompt, "n_predict": n_predict, "temperature": 0, "seed": 1,
-                                            "cache_prompt": False, "return_tokens": True, **more})
+        return self.request(
+            "/completion",
+            {
+                "prompt": prompt,
+                "n_predict": n_predict,
+                "temperature": 0,
+                "seed": 1,
+                "cache_prompt": False,
+                "return_tokens": True,
+                **more,
+            },
+        )
 
     def log_text(self) -> str:
         return self.log.read_text(errors="replace")
 
 
 @contextlib.contextmanager
-def server(root: Path, model: Path, log: Path, *, threads: int, args: Sequence[str] = STREAMING_ARGS,
-           environment: Mapping[str, str] | None = None, limit: MemoryLimit | None = None,
-           start_timeout_s: float = 180) -> Iterator[Server]:
+def server(
+    root: Path,
+    model: Path,
+    log: Path,
+    *,
+    threads: int,
+    args: Sequence[str] = STREAMING_ARGS,
+    environment: Mapping[str, str] | None = None,
+    limit: MemoryLimit | None = None,
+    start_timeout_s: float = 180,
+) -> Iterator[Server]:
     """Start llama-server on a free loopback port, wait until it is healthy, always stop it."""
     port = free_port()
-    command = [str(root / "bin" / "llama-server"), "--model", str(model), "--host", "127.0.0.1", "--port", str(port),
-               "-t", str(threads), *args]
+    command = [
+        str(root / "bin" / "llama-server"),
+        "--model",
+        str(model),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "-t",
+        str(threads),
+        *args,
+    ]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("EDGE_MOE_", "LLAMA_"))}
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                   env={**clean, **(environment or {})},
-                                   preexec_fn=limit.enter if limit else None)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**clean, **(environment or {})},
+            preexec_fn=limit.enter if limit else None,
+        )
     running = Server(process, port, log)
     try:
         deadline = time.monotonic() + start_timeout_s
