@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: MIT
+// The only file that knows both ggml and the cache; the only one that reads the environment or prints.
+#include "edge-moe-ggml.h"
+
+#include "../src/core/budget.h"
+#include "../src/core/config.h"
+#include "../src/engine/cache.h"
+#include "../src/engine/health.h"
+#include "../src/io/file-set.h"
+#include "../src/io/memory-room.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <unordered_map>
+#include <vector>
+
+namespace {
+
+struct served_model;
+
+struct served_tensor {
+    int      layer;
+    int      kind;
+    uint64_t stride;
+    int64_t  n_experts;
+};
+
+} // namespace
+
+struct edge_moe_call {
+    std::shared_ptr<served_model> model;
+    emc_call *                    inner = nullptr;
+    std::vector<int32_t>          used;   // experts of the batch, by id
+    std::vector<int32_t>          order;  // all experts: those of the batch in the cache's order, then the rest
+    std::vector<int32_t>          entry;  // by expert: index into used
+};
+
+namespace {
+
+// The model that the cache serves. Immutable after construction but for the free list.
+struct served_model {
+    std::set<const void *>                            mappings;
+    std::unordered_map<const void *, served_tensor>   tensors;  // by address of the data
+    emc_file_set                                      files;
+    emc_health                                        health;   // stats are filled in when it is read
+    std::unique_ptr<emc_cache>                        cache;    // after files: its reader uses them
+
+    std::mutex                                        mutex;    // guards free_calls
+    std::vector<std::unique_ptr<edge_moe_call>>       free_calls;
+};
+
+// One cache a process: the first model that can have it. Never destroyed, so that threads which still run at exit
+// find it alive.
+struct registry {
+    std::mutex                         mutex;       // guards all below
+    std::shared_ptr<served_model>      model;
+    std::set<const void *>             health_of;   // mappings of the model that the health file describes
+    std::unique_ptr<emc_health_writer> health;
+
+    std::atomic<bool>                  active{false};  // model != nullptr, for the path that must cost nothing
+};
+
+registry & the_registry() {
+    static registry * r = new registry;
+    return *r;
+}
+
+const emc_config & settings() {
+    static std::mutex mutex;
+    static std::unique_ptr<emc_config> parsed;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!parsed) {
+        auto config = std::make_unique<emc_config>();
+        std::string error;
+        if (!emc_config_parse([](const char * name) { return (const char *) getenv(name); }, *config, error)) {
+            throw std::invalid_argument(error);
+        }
+        if (!config->stats_dir.empty() && !emc_health_writer::usable(config->stats_dir, error)) {
+            throw std::invalid_argument("EDGE_MOE_STATS_DIR is \"" + config->stats_dir +
+                "\": it accepts a directory that this user may write to (" + error + ")");
+        }
+        parsed = std::move(config);
+    }
+    return *parsed;
+}
+
+// blk.N.ffn_{gate,gate_up,up,down}_exps.weight: the layer, and the place in the order of execution. ggml computes
+// gate before up whatever the order in which the graph was made.
+bool parse_name(const char * name, int & layer, int & place) {
+    static const struct { const char * text; int place; } kinds[] = {
+        { "ffn_gate_exps.weight", 0 }, { "ffn_gate_up_exps.weight", 0 }, { "ffn_up_exps.weight", 1 }, { "ffn_down_exps.weight", 2 },
+    };
+    int length = 0;
+    if (sscanf(name, "blk.%d.%n", &layer, &length) != 1 || length == 0) {
+        return false;
+    }
+    for (const auto & kind : kinds) {
+        if (strcmp(name + length, kind.text) == 0) {
+            place = kind.place;
+            return true;
+        }
+    }
+    return false;
+}
+
+std::string mib(uint64_t bytes) {
+    return std::to_string(bytes >> 20) + " MiB";
+}
+
+emc_health current_health(const std::shared_ptr<served_model> & model, emc_health health) {
+    if (model) {
+        health.stats = model->cache->stats();
+    }
+    return health;
+}
+
+// REQUIRES: the registry's mutex is held.
+void describe(registry & r, const std::set<const void *> & mappings, const emc_health & health, const std::shared_ptr<served_model> & model) {
+    r.health.reset();  // takes the old file away before the new one comes
+    r.health_of = mappings;
+    r.health = std::make_unique<emc_health_writer>(settings().stats_dir, (int) getpid(),
+        [health, model] { return current_health(model, health); });
+    static const bool at_exit = atexit([] {
+        registry & all = the_registry();
+        std::lock_guard<std::mutex> lock(all.mutex);
+        all.health.reset();
+    }) == 0;
+    (void) at_exit;
+}
+
+} // namespace
+
+//
+// the loader's side
+//
+
+struct edge_moe_loader::impl {
+    struct tensor_place {
+        const ggml_tensor * tensor;
+        int                 fd;
+        uint64_t            offset;
+        bool                mapped;
+    };
+    std::map<int, std::map<int, tensor_place>> layers;  // experts, by layer and place in the order of execution
+    std::vector<const ggml_tensor *>           dense;   // served from the mapping
+    std::set<const void *>                     mappings;
+
+    std::string decide(served_model & model, int n_experts, int n_used, bool mapped);
+};
+
+edge_moe_loader::edge_moe_loader() : pimpl(std::make_unique<impl>()) {}
+edge_moe_loader::~edge_moe_loader() = default;
+
+bool edge_moe_reads(const char * tensor_name) {
+    int layer = 0;
+    int place = 0;
+    return settings().wanted() && parse_name(tensor_name, layer, place);
+}
+
+void edge_moe_loader::add(const struct ggml_tensor * tensor, int fd, const void * mapping, uint64_t offset) {
+    const bool in_mapping = tensor->data == (const char *) mapping + offset;
+    pimpl->mappings.insert(mapping);
+    int layer = 0;
+    int place = 0;
+    if (parse_name(tensor->name, layer, place) && tensor->ne[2] > 1 && tensor->ne[3] == 1) {
+        // weights that were copied (repacked, or on a GPU) are not ours to serve
+        const bool plain = in_mapping && ggml_nbytes(tensor) == tensor->nb[2] * (size_t) tensor->ne[2];
+        pimpl->layers[layer][place] = { tensor, fd, offset, plain };
+    } else if (in_mapping) {
+        pimpl->dense.push_back(tensor);
+    }
+}
+
+// Fills in the model, or returns why it cannot be served.
+std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, int n_used, bool mapped) {
+    const emc_config & config = settings();
+    emc_health & health = model.health;
+    if (!config.wanted()) {
+        return config.is_set ? "EDGE_MOE_CACHE_MIB is 0" : "EDGE_MOE_CACHE_MIB is not set";
+    }
+    if (n_experts == 0 || (mapped && layers.empty())) {
+        return "the model has no experts";
+    }
+    if (!mapped) {
+        return "the model is not memory-mapped; start with --load-mode mmap";
+    }
+    model.mappings = mappings;
+
+    std::vector<emc_layer> cached;
+    std::map<int, int>     file_of;  // fd -> index in files
+    emc_budget_request     request;
+    for (const auto & layer : layers) {
+        emc_layer layout;
+        bool whole = true;
+        for (const auto & kind : layer.second) {
+            const tensor_place & p = kind.second;
+            whole = whole && p.mapped && (layout.n_experts == 0 || layout.n_experts == p.tensor->ne[2]);
+            layout.n_experts = (int) p.tensor->ne[2];
+        }
+        if (!whole) {
+            continue;  // a layer on the GPU, or repacked
+        }
+        for (const auto & kind : layer.second) {
+            const tensor_place & p = kind.second;
+            if (!file_of.count(p.fd)) {
+                const int index = model.files.add_fd(p.fd);
+                if (index < 0) {
+                    return model.files.reason();
+                }
+                file_of[p.fd] = index;
+            }
+            model.tensors[p.tensor->data] = { (int) cached.size(), (int) layout.kinds.size(), p.tensor->nb[2], p.tensor->ne[2] };
+            layout.kinds.push_back({ file_of[p.fd], p.offset, p.tensor->nb[2] });
+        }
+        request.round_bytes += emc_layer_slot_bytes(layout);
+        request.n_experts    = std::max(request.n_experts, layout.n_experts);
+        cached.push_back(std::move(layout));
+    }
+    if (cached.empty()) {
+        return "no layer computes its experts from the mapped file; start with --cpu-moe --no-repack --no-host";
+    }
+
+    request.n_used      = n_used;
+    request.automatic   = config.automatic;
+    request.asked_bytes = config.cache_mib << 20;
+    if (config.automatic) {
+        uint64_t dense_bytes = 0;
+        for (const ggml_tensor * tensor : dense) {
+            dense_bytes += ggml_nbytes(tensor);
+        }
+        request.asked_bytes = emc_budget_auto(emc_memory_room(""), dense_bytes,
+            request.round_bytes * (uint64_t) n_used, request.round_bytes * (uint64_t) request.n_experts);
+    }
+    const emc_budget budget = emc_budget_fit(request);
+    health.asked_bytes = request.asked_bytes;
+    health.cycle_bytes = budget.cycle_bytes;
+    if (budget.slots == 0) {
+        return budget.reason;
+    }
+
+    std::string error;
+    std::unique_ptr<emc_trace_writer> trace;
+    if (!config.trace.empty()) {
+        const std::string header = "edge-moe-trace 1 layers=" + std::to_string(cached.size()) + " experts=" +
+            std::to_string(request.n_experts) + " slots=" + std::to_string(budget.slots) + " policy=" + config.policy;
+        trace = emc_trace_writer::make(config.trace, header, error);
+        if (!trace) {
+            throw std::invalid_argument("EDGE_MOE_TRACE is \"" + config.trace + "\": it accepts a file that can be written (" + error + ")");
+        }
+    }
+
+    const size_t      n_layers = cached.size();
+    emc_cache_options options;
+    options.n_slots    = budget.slots;
+    options.read_bytes = (uint64_t) config.read_kib * 1024;
+    options.policy     = config.policy;
+    auto reader = emc_reader_pread(model.files, config.io_depth);
+    health.engine = reader->name();
+    model.cache = emc_cache::make(std::move(cached), options, std::move(reader), std::move(trace), error);
+    if (!model.cache) {
+        return error;
+    }
+    for (int i = 0; i < 16; ++i) {
+        auto call = std::make_unique<edge_moe_call>();
+        call->used .reserve(request.n_experts);
+        call->order.resize (request.n_experts);
+        call->entry.resize (request.n_experts);
+        model.free_calls.push_back(std::move(call));
+    }
+
+    health.on              = true;
+    health.policy          = config.policy;
+    health.direct          = model.files.direct();
+    health.delivered_bytes = budget.delivered_bytes;
+    health.slots           = (uint64_t) budget.slots * n_layers;
+    health.cycles          = budget.cycles;
+    if (!health.direct) {
+        health.reason = model.files.reason();
+    }
+
+    char cycles[32];
+    snprintf(cycles, sizeof(cycles), "%.1f", budget.cycles);
+    fprintf(stderr, "edge-moe: cache on: %s asked%s, %s delivered, %zu layers x %d slots, %s token cycles, %s, %s x%d %s\n",
+        mib(request.asked_bytes).c_str(), config.automatic ? " (auto)" : "", mib(budget.delivered_bytes).c_str(), n_layers, budget.slots,
+        cycles, config.policy.c_str(), health.engine.c_str(), config.io_depth,
+        health.direct ? "O_DIRECT" : ("buffered: " + health.reason).c_str());
+    return "";
+}
+
+void edge_moe_loader::done(int n_experts, int n_experts_used, bool mapped) {
+    const emc_config & config = settings();
+
+    // the loader left the read-ahead of this model to us: all but the experts
+    if (config.wanted() && !pimpl->layers.empty()) {
+        const uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE);
+        for (const ggml_tensor * tensor : pimpl->dense) {
+            const uintptr_t begin = (uintptr_t) tensor->data / page * page;
+            const uintptr_t end   = (uintptr_t) tensor->data + ggml_nbytes(tensor);
+            posix_madvise((void *) begin, end - begin, POSIX_MADV_WILLNEED);
+        }
+    }
+
+    registry & r = the_registry();
+    std::lock_guard<std::mutex> lock(r.mutex);
+    auto model = std::make_shared<served_model>();
+    const std::string reason = r.model ? "another model of this process has the cache" : pimpl->decide(*model, n_experts, n_experts_used, mapped);
+    if (!reason.empty()) {
+        fprintf(stderr, "edge-moe: cache off: %s\n", reason.c_str());
+        model->health.reason = reason;
+    }
+    fflush(stderr);
+
+    if (r.model) {
+        return;  // the health file stays with the model that has the cache
+    }
+    if (reason.empty()) {
+        r.model = model;
+        r.active.store(true, std::memory_order_release);
+    }
+    if (!config.stats_dir.empty()) {
+        describe(r, pimpl->mappings, model->health, r.model);
+    }
+}
+
+void edge_moe_unmap(const void * mapping) {
+    registry & r = the_registry();
+    std::shared_ptr<served_model>      model;
+    std::unique_ptr<emc_health_writer> health;
+    {
+        std::lock_guard<std::mutex> lock(r.mutex);
+        if (r.model && r.model->mappings.count(mapping)) {
+            r.active.store(false, std::memory_order_release);
+            model = std::move(r.model);
+        }
+        if (r.health_of.count(mapping)) {
+            r.health_of.clear();
+            health = std::move(r.health);
+        }
+    }
+    // both end here, outside the lock, health first: it reads the model's counters
+    health.reset();
+    model.reset();
+}
+
+//
+// the CPU backend's side
+//
+
+struct edge_moe_call * edge_moe_begin(const struct ggml_tensor * dst, const int64_t * row_counts, int nth) {
+    registry & r = the_registry();
+    if (!r.active.load(std::memory_order_acquire)) {
+        return nullptr;
+    }
+    std::shared_ptr<served_model> model;
+    {
+        std::lock_guard<std::mutex> lock(r.mutex);
+        model = r.model;
+    }
+    if (!model) {
+        return nullptr;
+    }
+    const struct ggml_tensor * src0 = dst->src[0];
+    const struct ggml_tensor * ids  = dst->src[2];
+    const auto found = model->tensors.find(src0->data);
+    if (found == model->tensors.end() || found->second.stride != src0->nb[2] || found->second.n_experts != src0->ne[2]) {
+        return nullptr;
+    }
+    const served_tensor & tensor = found->second;
+
+    std::unique_ptr<edge_moe_call> call;
+    {
+        std::lock_guard<std::mutex> lock(model->mutex);
+        if (model->free_calls.empty()) {
+            return nullptr;
+        }
+        call = std::move(model->free_calls.back());
+        model->free_calls.pop_back();
+    }
+
+    const int n_all = (int) tensor.n_experts;
+    call->used.clear();
+    for (int e = 0; e < n_all; ++e) {
+        if (row_counts[e] > 0) {
+            call->entry[e] = (int32_t) call->used.size();
+            call->used.push_back(e);
+        }
+    }
+    const int n = (int) call->used.size();
+    call->inner = model->cache->acquire(tensor.layer, tensor.kind, call->used.data(), n, ids->ne[1], ids, nth);
+    if (!call->inner) {
+        std::lock_guard<std::mutex> lock(model->mutex);
+        model->free_calls.push_back(std::move(call));
+        return nullptr;
+    }
+    for (int i = 0; i < n; ++i) {
+        call->order[i] = call->used[call->inner->order[i]];
+    }
+    for (int e = 0, i = n; e < n_all; ++e) {
+        if (row_counts[e] == 0) {
+            call->order[i++] = e;
+        }
+    }
+    call->model = std::move(model);
+    return call.release();
+}
+
+int edge_moe_nth_expert(const struct edge_moe_call * call, int i) {
+    return call->order[i];
+}
+
+struct ggml_tensor * edge_moe_at(struct edge_moe_call * call, struct ggml_tensor * dst, int expert, struct edge_moe_view * view) {
+    if (!call) {
+        return dst;
+    }
+    const void * data = call->model->cache->wait(call->inner, call->entry[expert]);
+    if (!data) {
+        return dst;
+    }
+    // every kernel addresses expert e at data + e*nb[2]: with the base moved, that is the slot
+    view->src0      = *dst->src[0];
+    view->src0.data = (char *) const_cast<void *>(data) - (size_t) expert * view->src0.nb[2];
+    view->dst        = *dst;
+    view->dst.src[0] = &view->src0;
+    return &view->dst;
+}
+
+void edge_moe_end(struct edge_moe_call * call) {
+    if (!call) {
+        return;
+    }
+    // the last thread to come takes the call back; until then it must stay as it is
+    std::shared_ptr<served_model> model = call->model;
+    if (!model->cache->release(call->inner)) {
+        return;
+    }
+    call->inner = nullptr;
+    call->model.reset();
+    std::lock_guard<std::mutex> lock(model->mutex);
+    model->free_calls.emplace_back(call);
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#include "budget.h"
+
+#include <algorithm>
+
+static std::string mib(uint64_t bytes) {
+    return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+}
+
+emc_budget emc_budget_fit(const emc_budget_request & request) {
+    emc_budget budget;
+    if (request.round_bytes == 0 || request.n_used <= 0) {
+        budget.reason = "the model has no experts";
+        return budget;
+    }
+    budget.cycle_bytes = request.round_bytes * (uint64_t) request.n_used;
+
+    const uint64_t rounds = std::min<uint64_t>(request.asked_bytes / request.round_bytes, (uint64_t) request.n_experts);
+    if (rounds < (uint64_t) request.n_used) {
+        // asked is rounded down and the cycle up: the two never read as equal
+        const std::string asked = std::to_string(request.asked_bytes >> 20) + " MiB";
+        budget.reason = (request.automatic ? "auto found room for " + asked + ", which" : asked + " asked") +
+            " is below one token cycle (" + mib(budget.cycle_bytes) + ")";
+        return budget;
+    }
+    budget.slots           = (int) rounds;
+    budget.delivered_bytes = rounds * request.round_bytes;
+    budget.cycles          = (double) rounds / request.n_used;
+    return budget;
+}
+
+uint64_t emc_budget_auto(uint64_t room_bytes, uint64_t dense_bytes, uint64_t cycle_bytes, uint64_t all_bytes) {
+    const uint64_t taken = dense_bytes + std::max(room_bytes / 8, EMC_RESERVE_MIN);
+    const uint64_t left  = room_bytes > taken ? room_bytes - taken : 0;
+    return cycle_bytes ? std::min(left / cycle_bytes * cycle_bytes, all_bytes) : 0;
+}

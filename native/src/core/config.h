@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+// The settings, parsed from text that the caller hands in. Defaults are here and nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+struct emc_config {
+    bool        is_set    = false;  // EDGE_MOE_CACHE_MIB was given
+    bool        automatic = false;  // EDGE_MOE_CACHE_MIB=auto
+    uint64_t    cache_mib = 0;      // 0 = off
+    int         io_depth  = 4;      // reader threads
+    int         read_kib  = 1024;   // largest single read
+    std::string policy    = "lru";
+    std::string trace;              // file; empty = none
+    std::string stats_dir;          // directory; empty = none
+
+    bool wanted() const { return automatic || cache_mib > 0; }
+};
+
+// get(name) returns the variable's text, or nullptr. On a bad value: false, and error is one line that names the
+// variable, the value and what it accepts. An empty value counts as not set.
+bool emc_config_parse(const std::function<const char *(const char *)> & get, emc_config & config, std::string & error);

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+#include "policy.h"
+
+std::unique_ptr<emc_policy> emc_policy_make(const std::string & name, int n_slots) {
+    if (name == "lru") {
+        return emc_policy_lru(n_slots);
+    }
+    return nullptr;
+}
+
+const char * emc_policy_names() {
+    return "lru";
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+#include "slot-table.h"
+
+#include "check.h"
+
+emc_slot_table::emc_slot_table(int n_experts, int n_slots, std::unique_ptr<emc_policy> policy_) :
+    slots(n_slots), slot_of(n_experts, EMC_NO_SLOT), mask(n_slots), policy(std::move(policy_)) {
+    EMC_CHECK(n_slots > 0 && policy);
+}
+
+int emc_slot_table::available() const {
+    int n = 0;
+    for (emc_slot slot = 0; slot < n_slots(); ++slot) {
+        n += slots[slot].state == emc_slot_state::EMPTY || evictable(slot);
+    }
+    return n;
+}
+
+emc_slot emc_slot_table::begin_load(int expert, emc_tick now, int * evicted) {
+    EMC_CHECK(slot_of[expert] == EMC_NO_SLOT);
+    *evicted = -1;
+
+    emc_slot slot = EMC_NO_SLOT;
+    for (emc_slot s = 0; s < n_slots(); ++s) {
+        mask[s] = evictable(s);
+        if (slot == EMC_NO_SLOT && slots[s].state == emc_slot_state::EMPTY) {
+            slot = s;
+        }
+    }
+    if (slot == EMC_NO_SLOT) {
+        slot = policy->victim(mask.data());
+        if (slot == EMC_NO_SLOT) {
+            return EMC_NO_SLOT;
+        }
+        EMC_CHECK(evictable(slot));
+        policy->on_evict(slot);
+        *evicted = slots[slot].expert;
+        slot_of[*evicted] = EMC_NO_SLOT;
+    }
+
+    slot_info & info = slots[slot];
+    info.expert     = expert;
+    info.pins       = 1;
+    info.generation += 1;
+    info.state      = emc_slot_state::LOADING;
+    slot_of[expert] = slot;
+    policy->on_insert(slot, now);
+    return slot;
+}
+
+void emc_slot_table::hit(emc_slot slot, emc_tick now) {
+    policy->on_hit(slot, now);
+}
+
+void emc_slot_table::pin(emc_slot slot) {
+    EMC_CHECK(slots[slot].state == emc_slot_state::LOADING || slots[slot].state == emc_slot_state::READY);
+    slots[slot].pins += 1;
+}
+
+void emc_slot_table::unpin(emc_slot slot) {
+    slot_info & info = slots[slot];
+    EMC_CHECK(info.pins > 0);
+    info.pins -= 1;
+    if (info.pins == 0 && info.state == emc_slot_state::FAILED) {
+        info.state = emc_slot_state::EMPTY;
+    }
+}
+
+void emc_slot_table::complete(emc_slot slot, uint32_t generation) {
+    slot_info & info = slots[slot];
+    if (info.generation != generation || info.state != emc_slot_state::LOADING) {
+        n_stale += 1;
+        return;
+    }
+    info.state = emc_slot_state::READY;
+}
+
+void emc_slot_table::fail(emc_slot slot, uint32_t generation) {
+    slot_info & info = slots[slot];
+    if (info.generation != generation || info.state != emc_slot_state::LOADING) {
+        n_stale += 1;
+        return;
+    }
+    policy->on_evict(slot);
+    slot_of[info.expert] = EMC_NO_SLOT;
+    info.expert = -1;
+    info.state  = info.pins > 0 ? emc_slot_state::FAILED : emc_slot_state::EMPTY;
+}
+
+void emc_slot_table::check() const {
+    int indexed = 0;
+    for (size_t e = 0; e < slot_of.size(); ++e) {
+        if (slot_of[e] != EMC_NO_SLOT) {
+            EMC_CHECK(slots[slot_of[e]].expert == (int) e);
+            indexed += 1;
+        }
+    }
+    int held = 0;
+    for (const slot_info & info : slots) {
+        const bool holds = info.state == emc_slot_state::LOADING || info.state == emc_slot_state::READY;
+        EMC_CHECK(holds == (info.expert >= 0));
+        EMC_CHECK(info.pins >= 0);
+        EMC_CHECK(info.state != emc_slot_state::FAILED || info.pins > 0);
+        EMC_CHECK(info.state != emc_slot_state::EMPTY  || info.pins == 0);
+        held += holds;
+    }
+    EMC_CHECK(indexed == held);
+}

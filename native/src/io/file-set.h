@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// The files of one model, opened for direct reads where the file system allows it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+class emc_file_set {
+public:
+    emc_file_set() = default;
+    ~emc_file_set();
+    emc_file_set(const emc_file_set &) = delete;
+    emc_file_set & operator=(const emc_file_set &) = delete;
+
+    // Open the file again for reading. Its index, or -1 with reason() saying why.
+    // allow_direct = false is for tests of the buffered path.
+    int add(const std::string & path, bool allow_direct = true);
+
+    // The same for a file that is already open, so that a file replaced under its name is not mixed in.
+    int add_fd(int fd, bool allow_direct = true);
+
+    int fd(int index) const { return files.at(index); }
+
+    // true if every file is read around the page cache. Else reason() names the refusal: the fallback is
+    // correct, but then the page cache competes with the slots for memory.
+    bool direct() const { return is_direct; }
+
+    const std::string & reason() const { return why; }
+
+private:
+    std::vector<int> files;
+    bool             is_direct = true;
+    std::string      why;
+};

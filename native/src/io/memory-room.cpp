@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+#include "memory-room.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+static bool read_number(const std::string & path, uint64_t & value) {
+    std::ifstream file(path);
+    return (bool) (file >> value);  // "max" is no number: no limit
+}
+
+// `key value` or `key: value kB` lines
+static uint64_t read_key(const std::string & path, const std::string & key) {
+    std::ifstream file(path);
+    std::string name;
+    uint64_t value = 0;
+    for (std::string line; std::getline(file, line);) {
+        std::istringstream words(line);
+        if (words >> name >> value && name == key) {
+            return value;
+        }
+    }
+    return 0;
+}
+
+struct group_files {
+    const char * limit;
+    const char * usage;
+    const char * active;    // keys of memory.stat: file pages that the kernel can take back
+    const char * inactive;
+};
+
+static uint64_t group_room(const std::string & folder, const group_files & names, uint64_t room) {
+    uint64_t limit = 0;
+    uint64_t usage = 0;
+    if (!read_number(folder + "/" + names.limit, limit) || !read_number(folder + "/" + names.usage, usage)) {
+        return room;
+    }
+    const uint64_t file = read_key(folder + "/memory.stat", names.active) + read_key(folder + "/memory.stat", names.inactive);
+    const uint64_t held = usage > file ? usage - file : 0;
+    return std::min(room, limit > held ? limit - held : 0);
+}
+
+static uint64_t tree_room(const std::string & mount, std::string group, const group_files & names, uint64_t room) {
+    while (true) {
+        room = group_room(mount + group, names, room);
+        const size_t slash = group.rfind('/');
+        if (slash == std::string::npos || group.empty()) {
+            return room;
+        }
+        group.resize(slash);
+    }
+}
+
+uint64_t emc_memory_room(const std::string & root) {
+    uint64_t room = read_key(root + "/proc/meminfo", "MemAvailable:") * 1024;
+
+    // lines are id:controllers:path; version 2 is 0::path
+    std::ifstream groups(root + "/proc/self/cgroup");
+    for (std::string line; std::getline(groups, line);) {
+        const size_t first  = line.find(':');
+        const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+        if (second == std::string::npos) {
+            continue;
+        }
+        const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+        const std::string group       = line.substr(second + 1) == "/" ? "" : line.substr(second + 1);
+        if (controllers == ",,") {
+            room = tree_room(root + "/sys/fs/cgroup", group, { "memory.max",  "memory.current", "active_file", "inactive_file" }, room);
+            room = tree_room(root + "/sys/fs/cgroup", group, { "memory.high", "memory.current", "active_file", "inactive_file" }, room);
+        } else if (controllers.find(",memory,") != std::string::npos) {
+            const group_files v1 = { "memory.limit_in_bytes", "memory.usage_in_bytes", "total_active_file", "total_inactive_file" };
+            room = tree_room(root + "/sys/fs/cgroup/memory", group, v1, room);
+        }
+    }
+    return room;
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+// How much memory this process may still take: the smaller of what the machine and its control groups leave.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+// root is "/" on a real machine; a test hands in a tree of its own. 0 if /proc/meminfo cannot be read.
+//
+// machine:  MemAvailable, which counts clean page cache as free (the process's own mapped pages too)
+// cgroup 2: memory.max and memory.high less memory.current plus the group's file pages, for the group and each parent
+// cgroup 1: memory.limit_in_bytes less memory.usage_in_bytes plus file pages, likewise
+uint64_t emc_memory_room(const std::string & root);

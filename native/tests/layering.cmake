@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: MIT
+# Fails if a layer includes a higher one, or if core, io or engine read the environment or print.
+function(check folder forbidden why)
+    file(GLOB_RECURSE files ${NATIVE}/src/${folder}/*.h ${NATIVE}/src/${folder}/*.cpp)
+    if (NOT files)
+        message(FATAL_ERROR "no sources in src/${folder}: the check would pass for nothing")
+    endif()
+    foreach (file IN LISTS files)
+        file(STRINGS ${file} hits REGEX "${forbidden}")
+        if (hits)
+            message(SEND_ERROR "${file}: ${why}: ${hits}")
+        endif()
+    endforeach()
+endfunction()
+
+check(core   "#include \"\\.\\./|#include <(thread|mutex|condition_variable|atomic|chrono|fstream|unistd|sys/|fcntl)" "core knows only itself, without threads, clocks or files")
+check(io     "#include \"\\.\\./(engine|\\.\\.)|#include \"\\.\\./core/[^tc]" "io knows only core/types.h and core/check.h")
+check(engine "#include \"\\.\\./\\.\\." "engine knows core and io")
+foreach (layer core io engine)
+    check(${layer} "getenv|[^n]printf|std::c(out|err)|[^_]exit\\(|ggml|llama\\.h" "no environment, no printing, no exit, no ggml")
+endforeach()

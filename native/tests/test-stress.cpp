@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+// Contexts with several threads each, on the real reader and real files, under eviction, delays, short reads and
+// errors: every byte that a call hands out is the byte of its expert, and every expert is handed out once.
+#include "../src/engine/cache.h"
+#include "../src/io/file-set.h"
+#include "payload.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <thread>
+
+namespace {
+
+constexpr int N_LAYERS  = 3;
+constexpr int N_EXPERTS = 12;
+
+// Slow, short, interrupted and failing by turns, from the offset and a counter.
+struct troubled_pread : emc_pread {
+    explicit troubled_pread(uint64_t seed_) : seed(seed_) {}
+    int64_t pread(int fd, void * buffer, uint64_t length, uint64_t offset) override {
+        const uint64_t dice = (offset * 2654435761u + seed + calls++ * 40503u) >> 7;
+        if (dice % 7 == 0) {
+            std::this_thread::sleep_for(std::chrono::microseconds(dice % 300));
+        }
+        if (dice % 11 == 0) {
+            errno = EINTR;
+            return -1;
+        }
+        if (dice % 97 == 0) {
+            errors += 1;
+            errno = EIO;
+            return -1;
+        }
+        const int64_t n = ::pread(fd, buffer, length, (off_t) offset);
+        return dice % 5 == 0 && n > 4096 ? n - 4096 + 100 : n;
+    }
+    const uint64_t        seed;
+    std::atomic<uint64_t> calls{0};
+    std::atomic<uint64_t> errors{0};
+};
+
+// As ggml's threads meet: thread 0 acquires, all walk, all release.
+struct meeting {
+    explicit meeting(int n_) : n(n_) {}
+    void wait() {
+        std::unique_lock<std::mutex> lock(mutex);
+        const uint64_t turn = turns;
+        if (++here == n) {
+            here = 0;
+            turns += 1;
+            changed.notify_all();
+        } else {
+            changed.wait(lock, [&] { return turns != turn; });
+        }
+    }
+    const int               n;
+    int                     here  = 0;
+    uint64_t                turns = 0;
+    std::mutex              mutex;
+    std::condition_variable changed;
+};
+
+} // namespace
+
+static void context(emc_cache & cache, const std::vector<emc_layer> & layers, uint64_t seed, int n_threads, int n_tokens) {
+    meeting barrier(n_threads);
+    emc_call * call = nullptr;
+    int layer = 0;
+    int kind  = 0;
+    std::vector<int32_t> experts;
+    std::vector<std::atomic<int>> seen(N_EXPERTS);
+
+    const auto work = [&](int ith) {
+        test_random random(seed);
+        for (int token = 0; token < n_tokens; ++token) {
+            for (int l = 0; l < N_LAYERS; ++l) {
+                // all threads draw the same numbers, only the first uses them
+                const int n = (int) random.in(1, 4);
+                std::vector<int32_t> all(N_EXPERTS);
+                for (int e = 0; e < N_EXPERTS; ++e) {
+                    all[e] = e;
+                }
+                std::shuffle(all.begin(), all.end(), random.engine);
+                for (int k = 0; k < (int) layers[l].kinds.size(); ++k) {
+                    if (ith == 0) {
+                        experts.assign(all.begin(), all.begin() + n);
+                        std::sort(experts.begin(), experts.end());
+                        for (auto & s : seen) {
+                            s = 0;
+                        }
+                        layer = l;
+                        kind  = k;
+                        call  = cache.acquire(l, k, experts.data(), n, 1, &barrier, n_threads);
+                    }
+                    barrier.wait();
+                    if (call) {
+                        for (int i = 0; i < n; ++i) {
+                            const int entry = call->order[i];
+                            CHECK(entry >= 0 && entry < n);
+                            const void * data = cache.wait(call, entry);
+                            if (data) {
+                                payload_check(layers[layer].kinds[kind], experts[entry], data, 61);
+                            }
+                            seen[entry] += 1;
+                        }
+                        cache.release(call);
+                    }
+                    barrier.wait();
+                    if (ith == 0 && call) {
+                        for (int i = 0; i < n; ++i) {
+                            CHECK_EQ(seen[i].load(), n_threads);
+                        }
+                    }
+                }
+            }
+        }
+    };
+    std::vector<std::thread> threads;
+    for (int i = 0; i < n_threads; ++i) {
+        threads.emplace_back(work, i);
+    }
+    for (std::thread & t : threads) {
+        t.join();
+    }
+}
+
+static void run(uint64_t seed, int n_slots, int n_contexts, int n_threads, bool trouble, int n_tokens) {
+    // separate tensors in one file, fused gate_up split over two files, layers of different size
+    std::vector<emc_layer> layers(N_LAYERS);
+    uint64_t at[2] = { 4064, 32 };
+    for (int l = 0; l < N_LAYERS; ++l) {
+        layers[l].n_experts = N_EXPERTS;
+        const bool fused = l == 1;
+        for (int k = 0; k < (fused ? 2 : 3); ++k) {
+            const int      file   = fused ? k : 0;
+            const uint64_t stride = 9632 + 4096 * (uint64_t) l + 1248 * (uint64_t) k;
+            layers[l].kinds.push_back({ file, at[file], stride });
+            at[file] += stride * N_EXPERTS;
+        }
+    }
+    const payload_file file0(0, at[0]);
+    const payload_file file1(1, at[1]);
+    emc_file_set files;
+    CHECK_EQ(files.add(file0.path), 0);
+    CHECK_EQ(files.add(file1.path), 1);
+    troubled_pread calls(seed);
+
+    emc_cache_options options;
+    options.n_slots    = n_slots;
+    options.read_bytes = 8192;
+    std::string error;
+    auto cache = emc_cache::make(layers, options, emc_reader_pread(files, 3, trouble ? &calls : nullptr), nullptr, error);
+    CHECK(cache);
+
+    for (int request = 0; request < 2; ++request) {
+        std::vector<std::thread> contexts;
+        for (int c = 0; c < n_contexts; ++c) {
+            contexts.emplace_back([&, c] { context(*cache, layers, seed + (uint64_t) (c + 10 * request), n_threads, n_tokens); });
+        }
+        for (std::thread & t : contexts) {
+            t.join();
+        }
+    }
+    // the last pieces may still be on their way
+    while (cache->stats().pieces_landed != cache->stats().pieces_queued) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    cache->check();
+    const emc_stats s = cache->stats();
+    CHECK(s.evictions > 0 && s.hits[EMC_DECODE] > 0 && s.read_bytes > 0);
+    CHECK_EQ(s.errors > 0, trouble && calls.errors > 0);
+    CHECK_EQ(s.decode_tokens, (uint64_t) (2 * n_contexts * n_tokens));
+    printf("slots %d contexts %d threads %d trouble %d: %llu hits %llu misses %llu evictions %llu bypass %llu errors\n", n_slots, n_contexts,
+        n_threads, trouble, (unsigned long long) s.hits[0], (unsigned long long) s.misses[0], (unsigned long long) s.evictions,
+        (unsigned long long) s.bypass[0], (unsigned long long) s.errors);
+    fflush(stdout);
+}
+
+int main(int argc, char ** argv) {
+    const uint64_t seed = test_seed(argc, argv);
+    const int n_tokens = 60;
+    for (const int n_slots : { 4, 8 }) {
+        run(seed, n_slots, 1, 2, false, n_tokens);
+        run(seed, n_slots, 1, 3, true,  n_tokens);
+        run(seed, n_slots, 2, 2, false, n_tokens);
+        run(seed, n_slots, 3, 2, true,  n_tokens);
+    }
+    return 0;
+}
