@@ -6,7 +6,6 @@ from pathlib import Path
 import gguf
 import pytest
 from edge_moe_testbed import models
-from edge_moe_testbed.vocabulary_text import TEXT
 
 
 def test_same_shape_and_seed_give_the_same_bytes(tmp_path: Path) -> None:
@@ -41,7 +40,7 @@ def test_experts_differ(tmp_path: Path) -> None:
 
 
 def test_vocabulary_covers_every_byte_and_merges_text() -> None:
-    tokens, merges, favoured = models.train_vocabulary(TEXT, models.VOCABULARY_SIZE)
+    tokens, merges, favoured = models.train_vocabulary(models.training_text(), models.VOCABULARY_SIZE)
     assert len(tokens) == len(set(tokens)) == len(favoured) == models.VOCABULARY_SIZE
     assert len(merges) == models.VOCABULARY_SIZE - 257
     assert not favoured[0x80]  # half a UTF-8 sequence

@@ -9,34 +9,22 @@ The value is the median of the pairs' ratios; every text must be equal on both s
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import statistics
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from edge_moe_testbed import models
 from edge_moe_testbed.bench import harness
 from edge_moe_testbed.bench.figure import BenchError, Figure, bench_dir, machine
+from edge_moe_testbed.prompts import prompts
 
 LIMIT_BYTES = 1000 * 10**6
 PAIRS = 5
 N_PREDICT = 48
 TUNE_N_PREDICT = 32
 PROMPT_IDS = ("en-1", "ko-1", "en-2")
-PROMPTS_FILE = (
-    Path(__file__).resolve().parents[3]
-    / "collections"
-    / "ansible_collections"
-    / "edge"
-    / "moe"
-    / "roles"
-    / "verify"
-    / "files"
-    / "prompts.json"
-)
 
 
 @dataclass(frozen=True)
@@ -63,8 +51,8 @@ class Bench:
     def __init__(self) -> None:
         self.root = harness.unpacked_artifact()
         self.model = models.ensure_moe("bench-moe", models.BENCH)
-        prompts = {entry["id"]: entry["text"] for entry in json.loads(PROMPTS_FILE.read_text())["prompts"]}
-        self.prompts = [prompts[name] for name in PROMPT_IDS]
+        by_id = prompts()
+        self.prompts = [by_id[name] for name in PROMPT_IDS]
         self.device = harness.block_device(self.model)
         self.read_ahead = harness.ReadAhead(self.model)
 
