@@ -84,7 +84,7 @@ def parse_table(text: str | None) -> tuple[int, ...]:
 
 
 def is_gpu(entry: str, of_node_name: str | None) -> bool:
-    """By the device tree's name, or by the entry's own: Thor has two, and a machine without a device tree has only that."""
+    """By the device tree's name or by the entry's own, which is all that Thor and a machine without a tree have."""
     return of_node_name in GPU_NAMES or entry.rpartition(".")[2] in GPU_NAMES or bool(_GPU_ENTRY.match(entry))
 
 

@@ -12,7 +12,8 @@ version_added: 1.0.0
 description:
   - Writes the files that differ, removes those of the same suffix that are not named, and leaves all others alone.
   - One task and one transfer for a whole package, where a copy task takes several for each file.
-  - Each file is replaced atomically. Folder and files belong to the user that runs the module, with modes 0755 and 0644.
+  - Each file is replaced atomically.
+  - Folder and files belong to the user that runs the module, with modes 0755 and 0644.
 author:
   - edge.moe contributors (@edge-moe)
 attributes:

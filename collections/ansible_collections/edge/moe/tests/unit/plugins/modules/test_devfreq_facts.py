@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -25,13 +26,13 @@ edge_moe_clock_floor_updated_timestamp_seconds 1000.25
 """
 
 
-def gather(root: Path, unit: str | None = None) -> dict[str, object]:
+def gather(root: Path, unit: str | None = None) -> Any:
     return devfreq_facts.gather(Sysfs(str(root)), unit, 1002.75)
 
 
 def test_facts_of_an_orin_nano_super() -> None:
     facts = gather(FIXTURES / "orin-nano-super")
-    (node,) = facts["nodes"]  # type: ignore[misc]
+    (node,) = facts["nodes"]
     assert node["path"] == NODE
     assert node["max_hz"] == 1020000000
     assert node["pinned_externally"] is False
@@ -45,8 +46,8 @@ def test_every_key_is_documented_and_every_documented_key_is_there(tmp_path: Pat
     documented = yaml.safe_load(devfreq_facts.RETURN)["ansible_facts"]["contains"]["edge_moe_devfreq"]["contains"]
     facts = gather(tmp_path, "active")
     assert set(facts) == set(documented)
-    assert set(facts["nodes"][0]) == set(documented["nodes"]["contains"])  # type: ignore[index]
-    assert set(facts["floor"]) == set(documented["floor"]["contains"])  # type: ignore[call-overload]
+    assert set(facts["nodes"][0]) == set(documented["nodes"]["contains"])
+    assert set(facts["floor"]) == set(documented["floor"]["contains"])
 
 
 def write_run(root: Path, boot: str, journal_boot: str) -> None:
@@ -69,7 +70,7 @@ def test_a_clock_at_the_top_is_ours_only_with_a_journal_of_this_boot(
 ) -> None:
     shutil.copytree(FIXTURES / "orin-nano-jetson-clocks", tmp_path, symlinks=True, dirs_exist_ok=True)
     write_run(tmp_path, "boot-1", journal_boot)
-    assert gather(tmp_path)["nodes"][0]["pinned_externally"] is external  # type: ignore[index]
+    assert gather(tmp_path)["nodes"][0]["pinned_externally"] is external
 
 
 def test_a_journal_that_is_no_journal_holds_nothing(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_a_journal_that_is_no_journal_holds_nothing(tmp_path: Path) -> None:
     write_run(tmp_path, "boot-1", "boot-1")
     for text in ("[]", "{", '{"boot_id": "boot-1", "nodes": 5}', '{"boot_id": "boot-1"}'):
         (tmp_path / "run/edge-moe-clock-floor/baseline.json").write_text(text)
-        assert gather(tmp_path)["nodes"][0]["pinned_externally"] is True  # type: ignore[index]
+        assert gather(tmp_path)["nodes"][0]["pinned_externally"] is True
 
 
 def test_what_the_service_last_said(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_a_service_that_has_said_nothing_is_null_not_guessed(tmp_path: Path) -> 
 def test_no_gpu_is_one_warning_that_names_what_was_looked_at(board: str) -> None:
     facts = gather(FIXTURES / board)
     assert facts["nodes"] == []
-    (warning,) = facts["warnings"]  # type: ignore[misc]
+    (warning,) = facts["warnings"]
     assert "/sys/class/devfreq" in warning
     assert "ga10b" in warning
 
@@ -118,7 +119,7 @@ def test_no_gpu_is_one_warning_that_names_what_was_looked_at(board: str) -> None
 def test_unreadable_values_are_named() -> None:
     warnings = gather(FIXTURES / "odd")["warnings"]
     assert "/sys/devices/platform/17000001.gv11b/devfreq/17000001.gv11b/max_freq could not be read" in " ".join(
-        warnings  # type: ignore[arg-type]
+        warnings
     )
 
 

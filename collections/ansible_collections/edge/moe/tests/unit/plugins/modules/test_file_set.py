@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 COLLECTIONS = Path(__file__).parents[7]
-FILES = {"__init__.py": "", "a.py": "x = 'é'\r\n"}
+FILES: dict[str, object] = {"__init__.py": "", "a.py": "x = 'é'\r\n"}
 
 
 def run(path: Path, files: dict[str, object], check: bool = False) -> dict[str, object]:
@@ -22,7 +22,7 @@ def run(path: Path, files: dict[str, object], check: bool = False) -> dict[str, 
         text=True,
         check=False,
     )
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    return json.loads(done.stdout)
 
 
 def test_a_fresh_folder_is_filled_and_the_second_run_changes_nothing(tmp_path: Path) -> None:
