@@ -42,6 +42,8 @@ class ActionModule(ActionBase):
         )
         if self._task.check_mode:
             return {"changed": True, "msg": f"{args['module']} would run"}
+        if args["progress"] == "count":  # what an earlier run left would be counted as well
+            self._low_level_execute_command(f"rm -f {shell_path(args['progress_file'])}")
         self._task.async_val = args["timeout_s"]
         name, module_args = args["module"], dict(args["args"])
         if name in ("ansible.builtin.shell", "ansible.builtin.command"):

@@ -30,7 +30,7 @@ options:
     description:
       - V(last_line) prints the last line of O(progress_file).
       - V(size) prints the file's size.
-      - V(count) prints how often O(pattern) stands in the file.
+      - V(count) prints how often O(pattern) stands in the file. A file that is there at the start is removed.
     type: str
     choices: [last_line, size, count]
     default: last_line

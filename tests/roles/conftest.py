@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run playbooks against this machine, with every path that the roles write under a folder of the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+NATIVE = PROJECT / "native"
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a playbook run gave."""
+
+    rc: int
+    text: str
+
+    @property
+    def words(self) -> str:
+        """The output with its line breaks and indents folded, as Ansible wraps messages where it likes."""
+        return " ".join(self.text.split()).replace("''", "'")
+
+    def recap(self, host: str, field: str) -> int:
+        line = next(line for line in self.text.splitlines() if line.startswith(host) and "changed=" in line)
+        return int(next(part for part in line.split() if part.startswith(f"{field}=")).partition("=")[2])
+
+
+@dataclass(frozen=True)
+class Playbook:
+    """Plays tasks on hosts that are all this machine."""
+
+    folder: Path
+
+    def run(
+        self,
+        tasks: list[dict[str, Any]],
+        variables: dict[str, Any] | None = None,
+        hosts: dict[str, dict[str, Any]] | None = None,
+        arguments: tuple[str, ...] = (),
+    ) -> Played:
+        play = [{"hosts": "jetson", "gather_facts": False, "vars": variables or {}, "tasks": tasks}]
+        book = self.folder / "play.yml"
+        book.write_text(json.dumps(play))
+        return self.run_book(str(book), hosts, arguments)
+
+    def run_book(
+        self, book: str, hosts: dict[str, dict[str, Any]] | None = None, arguments: tuple[str, ...] = ()
+    ) -> Played:
+        local = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            "ansible_become": False,  # a test must not need a sudo password
+        }
+        members = {name: {**local, **extra} for name, extra in (hosts or {"board": {}}).items()}
+        inventory = self.folder / "inventory.json"
+        inventory.write_text(json.dumps({"all": {"children": {"jetson": {"hosts": members}}}}))
+        result = subprocess.run(
+            [str(Path(sys.executable).parent / "ansible-playbook"), book, "-i", str(inventory), *arguments],
+            cwd=PROJECT,
+            env={
+                **os.environ,
+                "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
+                "ANSIBLE_NOCOLOR": "1",
+                "EDGE_MOE_HOME": str(self.folder / "home"),
+                "LC_ALL": "C.UTF-8",
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return Played(result.returncode, result.stdout + result.stderr)
+
+
+@pytest.fixture
+def playbook(tmp_path: Path) -> Playbook:
+    return Playbook(tmp_path)
+
+
+def role(name: str, tasks_from: str = "main") -> dict[str, Any]:
+    return {
+        "name": f"Play {name}",
+        "ansible.builtin.import_role": {"name": f"edge.moe.{name}", "tasks_from": f"{tasks_from}.yml"},
+    }
