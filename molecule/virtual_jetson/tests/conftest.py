@@ -19,7 +19,8 @@ def read(name):
         return int(file.read())
 answer = {}
 def ask():
-    body = {"prompt": "Why does a river bend?", "n_predict": n_predict, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
+    body = {"prompt": "Why does a river bend?", "n_predict": n_predict, "temperature": 0,
+            "cache_prompt": False, "ignore_eos": True}
     request = urllib.request.Request(f"http://127.0.0.1:{port}/completion", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=600) as reply:
