@@ -33,7 +33,8 @@ setup: .venv/.ready ## install what the controller needs: Debian packages (asks 
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); the controller needs Python 3.11 or later: make PYTHON=python3.12 ..."; exit 1; }
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,lint]' 2> >(grep -v 'is ignored: it is neither' >&2)
+	@testbed/with-heartbeat 'installing Python packages' \
+		.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,lint]'
 	@touch $@
 
 .PHONY: demo
