@@ -32,12 +32,16 @@ def read_pin() -> dict:
     patch = NATIVE / pin["patch"]
     found = hashlib.sha256(patch.read_bytes()).hexdigest()
     if found != pin["patch_sha256"]:
-        raise Refused(f"{patch} has sha256 {found}, llama.cpp.json says {pin['patch_sha256']}: restore the file, "
-                      f"or after a change on purpose run {Path(__file__).name} --update-pin")
+        raise Refused(
+            f"{patch} has sha256 {found}, llama.cpp.json says {pin['patch_sha256']}: restore the file, "
+            f"or after a change on purpose run {Path(__file__).name} --update-pin"
+        )
     named = re.match(r"edge-moe expert cache for llama\.cpp commit ([0-9a-f]{40})\n", patch.read_text())
     if not named or named.group(1) != pin["commit"]:
-        raise Refused(f"{patch} is for commit {named.group(1) if named else 'none that it names'}, llama.cpp.json "
-                      f"pins {pin['commit']}: use the patch that belongs to the pinned commit")
+        raise Refused(
+            f"{patch} is for commit {named.group(1) if named else 'none that it names'}, llama.cpp.json "
+            f"pins {pin['commit']}: use the patch that belongs to the pinned commit"
+        )
     return pin
 
 
@@ -55,14 +59,14 @@ def commit_of(source: Path) -> str | None:
         pointer = git.read_text().strip()
         if not pointer.startswith("gitdir: "):
             return None
-        git = source / pointer[len("gitdir: "):]
+        git = source / pointer[len("gitdir: ") :]
     head_file = git / "HEAD"
     if not head_file.is_file():
         return None
     head = head_file.read_text().strip()
     if not head.startswith("ref: "):
         return head
-    ref = head[len("ref: "):]
+    ref = head[len("ref: ") :]
     common = git / "commondir"
     for folder in (git, git / common.read_text().strip() if common.is_file() else git):
         if (folder / ref).is_file():
@@ -85,7 +89,7 @@ def parse_patch(text: str) -> dict[str, list[tuple[int, list[str]]]]:
             old_left -= line[0] in " -"
             new_left -= line[0] in " +"
         elif line.startswith("+++ b/"):
-            hunks = files.setdefault(line[len("+++ b/"):].rstrip("\n"), [])
+            hunks = files.setdefault(line[len("+++ b/") :].rstrip("\n"), [])
         elif match := HUNK.match(line):
             old_left, new_left = int(match[2] or 1), int(match[4] or 1)
             hunks.append((int(match[1]), []))
@@ -106,7 +110,7 @@ def rewrite(lines: list[str], hunks: list[tuple[int, list[str]]], reverse: bool)
             begin = start - 1
         out += lines[done:begin]
         old = [line[1:] for line in hunk if line[0] != come]
-        if lines[begin:begin + len(old)] != old:
+        if lines[begin : begin + len(old)] != old:
             return None
         out += [line[1:] for line in hunk if line[0] != gone]
         done = begin + len(old)
@@ -129,12 +133,15 @@ def write(path: Path, data: bytes) -> bool:
 def apply(source: Path, commit: str | None) -> str:
     pin = read_pin()
     if not (source / "ggml/src/ggml-cpu/ggml-cpu.c").is_file():
-        raise Refused(f"{source} is not a llama.cpp source tree (it has no ggml/src/ggml-cpu/ggml-cpu.c): "
-                      "give the folder that has llama.cpp's top CMakeLists.txt")
+        raise Refused(
+            f"{source} is not a llama.cpp source tree (it has no ggml/src/ggml-cpu/ggml-cpu.c): "
+            "give the folder that has llama.cpp's top CMakeLists.txt"
+        )
     seen = commit or commit_of(source)
     if seen is None:
-        raise Refused(f"{source} does not say which commit it is: name it with --commit "
-                      f"(the patch belongs to {pin['commit']})")
+        raise Refused(
+            f"{source} does not say which commit it is: name it with --commit (the patch belongs to {pin['commit']})"
+        )
     if seen != pin["commit"]:
         raise Refused(f"{source} is llama.cpp commit {seen}, the patch belongs to {pin['commit']}: check that one out")
 
@@ -149,8 +156,9 @@ def apply(source: Path, commit: str | None) -> str:
             continue
         result = rewrite(lines, hunks, reverse=False)
         if result is None:
-            raise Refused(f"{path} is neither as in commit {pin['commit']} nor patched by this version: "
-                          "unpack the sources again")
+            raise Refused(
+                f"{path} is neither as in commit {pin['commit']} nor patched by this version: unpack the sources again"
+            )
         results[path] = "".join(result).encode()
         patched += 1
 
