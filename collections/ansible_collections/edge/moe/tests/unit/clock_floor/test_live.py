@@ -148,19 +148,19 @@ def service(board: Board, built: Path) -> Iterator[Service]:
 
 def test_raise_hold_restore_and_the_journal_lines(service: Service) -> None:
     assert service.metric("probes_attached") == 4
-    caller = service.call("8", "100000", "--cpu-moe")
-    assert wait_for(lambda: service.up, 1.0)
+    caller = service.call("20", "100000", "--cpu-moe")
+    assert wait_for(lambda: service.up)
     caller.wait()
     ended = time.monotonic()
     time.sleep(0.1)
     assert service.up, "held"
     assert wait_for(lambda: service.down)
-    assert 0.3 < time.monotonic() - ended < 3
+    assert 0.3 < time.monotonic() - ended < 5
     lines = f"floor 1020 MHz (pid {caller.pid} inference)\nfloor 306 MHz (idle)\n"
     assert wait_for(lambda: lines in service.log)
     assert wait_for(lambda: service.metric("transitions_total") == 2)
     assert service.metric("raised") == 0
-    assert 0.8 < service.metric("raised_seconds_total") < 3
+    assert 1.0 < service.metric("raised_seconds_total") < 8
     assert service.metric("write_errors_total") == service.metric("lost_events_total") == 0
 
 
@@ -172,36 +172,36 @@ def test_a_dense_model_never_moves_the_clock(service: Service) -> None:
 
 
 def test_experts_placed_by_the_environment(service: Service) -> None:
-    service.call("5", "100000", LLAMA_ARG_N_CPU_MOE="4")
-    assert wait_for(lambda: service.up, 1.0)
+    service.call("50", "100000", LLAMA_ARG_N_CPU_MOE="4")
+    assert wait_for(lambda: service.up)
 
 
 def test_a_call_longer_than_the_hold_keeps_the_floor(service: Service) -> None:
-    service.call("1", "1500000", "-cmoe")
-    assert wait_for(lambda: service.up, 1.0)
+    service.call("1", "6000000", "-cmoe")
+    assert wait_for(lambda: service.up)
     time.sleep(1.1)
     assert service.up
 
 
 def test_a_process_killed_inside_a_call(service: Service) -> None:
     caller = service.call("1", "600000000", "--n-cpu-moe", "3")
-    assert wait_for(lambda: service.up, 1.0)
+    assert wait_for(lambda: service.up)
     caller.kill()
-    assert wait_for(lambda: service.down, 3.0)
+    assert wait_for(lambda: service.down)
     assert wait_for(lambda: service.metric("in_flight") == 0)
 
 
 def test_a_floor_that_is_wiped_in_mid_call_comes_back(service: Service) -> None:
     service.call("1", "600000000", "--cpu-moe")
-    assert wait_for(lambda: service.up, 1.0)
+    assert wait_for(lambda: service.up)
     service.board.min_hz = LOW
-    assert wait_for(lambda: service.up, 2.0)
+    assert wait_for(lambda: service.up)
     assert "it had been set to 306 MHz" in service.log
 
 
 def test_sigterm_restores(service: Service) -> None:
     service.call("1", "600000000", "--cpu-moe")
-    assert wait_for(lambda: service.up, 1.0)
+    assert wait_for(lambda: service.up)
     service.process.terminate()
     assert service.process.wait(5) == 0
     assert service.down
@@ -210,7 +210,7 @@ def test_sigterm_restores(service: Service) -> None:
 
 def test_sigkill_then_restore_as_execstoppost_does(service: Service) -> None:
     service.call("1", "600000000", "--cpu-moe")
-    assert wait_for(lambda: service.up, 1.0)
+    assert wait_for(lambda: service.up)
     assert service.run("restore").returncode == 3, "not while it runs"
     assert service.up
     service.process.kill()
@@ -223,7 +223,7 @@ def test_sigkill_then_restore_as_execstoppost_does(service: Service) -> None:
 
 def test_sigkill_then_start_restores_too(service: Service) -> None:
     caller = service.call("1", "600000000", "--cpu-moe")
-    assert wait_for(lambda: service.up, 1.0)
+    assert wait_for(lambda: service.up)
     service.process.kill()
     service.process.wait()
     caller.kill()
@@ -235,23 +235,23 @@ def test_sigkill_then_start_restores_too(service: Service) -> None:
 def test_a_library_that_is_replaced_is_watched_again(service: Service, built: Path) -> None:
     shutil.copy(built / "libllama.so.0", service.lib / "new")
     (service.lib / "new").rename(service.lib / "libllama.so.0")
-    assert wait_for(lambda: service.log.count("watching") >= 2, 3.0)
-    service.call("5", "100000", "--cpu-moe")
-    assert wait_for(lambda: service.up, 1.0)
+    assert wait_for(lambda: service.log.count("watching") >= 2)
+    service.call("30", "100000", "--cpu-moe")
+    assert wait_for(lambda: service.up)
 
 
 def test_current_moves_while_the_old_release_still_runs(service: Service, built: Path) -> None:
-    service.call("1", "1000000", "dense", release="releases/one")
+    service.call("1", "600000000", "dense", release="releases/one")
     shutil.copytree(built, service.root / "releases" / "two")
     (service.root / "next").symlink_to("releases/two")
     (service.root / "next").rename(service.root / "current")
-    assert wait_for(lambda: service.log.count("watching") >= 2, 3.0)
+    assert wait_for(lambda: service.log.count("watching") >= 2)
     assert "no longer watching" not in service.log
-    service.call("5", "100000", "--cpu-moe", release="releases/one")
-    assert wait_for(lambda: service.up, 1.0), "the old file, which something still runs"
-    assert wait_for(lambda: service.down, 5.0)
-    service.call("5", "100000", "--cpu-moe", release="releases/two")
-    assert wait_for(lambda: service.up, 1.0)
+    service.call("30", "100000", "--cpu-moe", release="releases/one")
+    assert wait_for(lambda: service.up), "the old file, which something still runs"
+    assert wait_for(lambda: service.down, 15)
+    service.call("30", "100000", "--cpu-moe", release="releases/two")
+    assert wait_for(lambda: service.up)
 
 
 def test_a_library_that_appears_later(board: Board, built: Path) -> None:
@@ -267,8 +267,8 @@ def test_a_library_that_appears_later(board: Board, built: Path) -> None:
         assert wait_for(lambda: (service.root / "run" / "floor.prom").exists() and service.metric("degraded") == 1)
         hidden.rename(service.lib)
         assert wait_for(lambda: "watching" in service.log)
-        service.call("5", "100000", "--cpu-moe")
-        assert wait_for(lambda: service.up, 1.0)
+        service.call("30", "100000", "--cpu-moe")
+        assert wait_for(lambda: service.up)
     finally:
         service.stop()
 
