@@ -95,7 +95,9 @@ bench: build ## all benchmarks into build/bench/*.json and one table (NAME=x run
 .PHONY: collection
 collection: setup ## the Galaxy archive, native sources inside, into build/
 	@rm -rf build/collection && mkdir -p build/collection
-	@cp -rL $(COLLECTION)/. build/collection/ # -L: links out of the collection become files
+	@cp -a $(COLLECTION)/. build/collection/
+	@# the one link that leaves the collection: an archive needs the files themselves
+	@rm build/collection/roles/llama_cpp/files/native && cp -a native build/collection/roles/llama_cpp/files/native
 	@find build/collection -name __pycache__ -prune -exec rm -rf {} +
 	@ansible-galaxy collection build build/collection --output-path build --force
 

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The Galaxy archive, installed into an empty folder and used from there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(sys.executable).parent
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**inherited, "LC_ALL": "C.UTF-8", "PATH": f"{PROGRAMS}:{os.environ['PATH']}", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def files_below(folder: Path) -> set[Path]:
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {path for path in found if "__pycache__" not in path.parts}
+
+
+def test_archive_carries_all_that_an_empty_folder_needs(tmp_path: Path) -> None:
+    built = run("make", "collection", cwd=PROJECT)
+    assert built.returncode == 0, built.stdout + built.stderr
+    archive = next((PROJECT / "build").glob("edge-moe-*.tar.gz"))
+    installed = run("ansible-galaxy", "collection", "install", "--offline", archive, "-p", "collections", cwd=tmp_path)
+    assert installed.returncode == 0, installed.stdout + installed.stderr
+
+    collection = tmp_path / "collections" / "ansible_collections" / "edge" / "moe"
+    native = collection / "roles" / "llama_cpp" / "files" / "native"
+    assert not native.is_symlink()
+    assert files_below(native) == files_below(PROJECT / "native")
+    shared = collection / "roles" / "gpu_clock_floor" / "files" / "edge_moe_clock_floor" / "_devfreq.py"
+    assert shared.read_text() == (collection / "plugins" / "module_utils" / "_devfreq.py").read_text()
+
+    (tmp_path / "inventory.yml").write_text("jetson: {hosts: {board: {ansible_connection: local}}}\n")
+    for book in ("edge.moe.site", "edge.moe.plan", "edge.moe.verify"):
+        parsed = run(
+            "ansible-playbook", book, "-i", "inventory.yml", "--syntax-check",
+            cwd=tmp_path, ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),
+        )  # fmt: skip
+        assert parsed.returncode == 0, parsed.stderr
