@@ -196,7 +196,7 @@ def test_a_floor_that_is_wiped_in_mid_call_comes_back(service: Service) -> None:
     assert wait_for(lambda: service.up)
     service.board.min_hz = LOW
     assert wait_for(lambda: service.up)
-    assert "it had been set to 306 MHz" in service.log
+    assert wait_for(lambda: "it had been set to 306 MHz" in service.log), "the line follows the write"
 
 
 def test_sigterm_restores(service: Service) -> None:
