@@ -13,7 +13,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(NATIVE))
-import apply as applier  # noqa: E402
+import apply as applier  # noqa: E402 - found by the path set above
 
 PIN = json.loads((NATIVE / "llama.cpp.json").read_text())
 COMMIT = PIN["commit"]

@@ -10,7 +10,7 @@ import pytest
 # The service is a package of its own that knows nothing of the collection; its tests share one helper.
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "roles" / "gpu_clock_floor" / "files")]
 
-from floor_board import FIXTURES, Board  # noqa: E402
+from floor_board import FIXTURES, Board  # noqa: E402 - found by the path set above
 
 
 @pytest.fixture

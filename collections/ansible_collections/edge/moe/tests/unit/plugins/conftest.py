@@ -151,7 +151,7 @@ class Web:
 class _Handler(http.server.BaseHTTPRequestHandler):
     web: Web
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
         pass
 
     def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
