@@ -40,9 +40,9 @@ struct served_tensor {
 struct edge_moe_call {
     std::shared_ptr<served_model> model;
     emc_call *                    inner = nullptr;
-    std::vector<int32_t>          used;   // experts of the batch, by id
-    std::vector<int32_t>          order;  // all experts: those of the batch in the cache's order, then the rest
-    std::vector<int32_t>          entry;  // by expert: index into used
+    std::vector<int32_t>          used;    // experts of the batch, by id
+    std::vector<int32_t>          unused;  // the others
+    std::vector<int32_t>          entry;   // by expert: index into used
 };
 
 namespace {
@@ -222,6 +222,9 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
             model.tensors[p.tensor->data] = { (int) cached.size(), (int) layout.kinds.size(), p.tensor->nb[2], p.tensor->ne[2] };
             layout.kinds.push_back({ file_of[p.fd], p.offset, p.tensor->nb[2] });
         }
+        for (const emc_extent & kind : layout.kinds) {
+            request.piece_bytes = std::max(request.piece_bytes, emc_piece_bytes(kind.stride));
+        }
         request.round_bytes += emc_layer_slot_bytes(layout);
         request.n_experts    = std::max(request.n_experts, layout.n_experts);
         cached.push_back(std::move(layout));
@@ -239,7 +242,8 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
             dense_bytes += ggml_nbytes(tensor);
         }
         request.asked_bytes = emc_budget_auto(emc_memory_room(""), dense_bytes,
-            request.round_bytes * (uint64_t) n_used, request.round_bytes * (uint64_t) request.n_experts);
+            request.round_bytes * (uint64_t) n_used, request.round_bytes * (uint64_t) request.n_experts,
+            request.piece_bytes * (uint64_t) EMC_STAGING);
     }
     const emc_budget budget = emc_budget_fit(request);
     health.asked_bytes = request.asked_bytes;
@@ -262,6 +266,7 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     const size_t      n_layers = cached.size();
     emc_cache_options options;
     options.n_slots    = budget.slots;
+    options.n_staging  = budget.staging;
     options.read_bytes = (uint64_t) config.read_kib * 1024;
     options.policy     = config.policy;
     auto reader = emc_reader_pread(model.files, config.io_depth);
@@ -272,9 +277,9 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     }
     for (int i = 0; i < 16; ++i) {
         auto call = std::make_unique<edge_moe_call>();
-        call->used .reserve(request.n_experts);
-        call->order.resize (request.n_experts);
-        call->entry.resize (request.n_experts);
+        call->used  .reserve(request.n_experts);
+        call->unused.reserve(request.n_experts);
+        call->entry .resize (request.n_experts);
         model.free_calls.push_back(std::move(call));
     }
 
@@ -283,6 +288,7 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     health.direct          = model.files.direct();
     health.delivered_bytes = budget.delivered_bytes;
     health.slots           = (uint64_t) budget.slots * n_layers;
+    health.staging_bytes   = request.piece_bytes * (uint64_t) budget.staging;
     health.cycles          = budget.cycles;
     if (!health.direct) {
         health.reason = model.files.reason();
@@ -387,42 +393,36 @@ struct edge_moe_call * edge_moe_begin(const struct ggml_tensor * dst, const int6
         model->free_calls.pop_back();
     }
 
-    const int n_all = (int) tensor.n_experts;
     call->used.clear();
-    for (int e = 0; e < n_all; ++e) {
+    call->unused.clear();
+    for (int e = 0; e < (int) tensor.n_experts; ++e) {
         if (row_counts[e] > 0) {
             call->entry[e] = (int32_t) call->used.size();
             call->used.push_back(e);
+        } else {
+            call->unused.push_back(e);
         }
     }
-    const int n = (int) call->used.size();
-    call->inner = model->cache->acquire(tensor.layer, tensor.kind, call->used.data(), n, ids->ne[1], ids, nth);
+    call->inner = model->cache->acquire(tensor.layer, tensor.kind, call->used.data(), (int) call->used.size(), ids->ne[1], ids, nth);
     if (!call->inner) {
         std::lock_guard<std::mutex> lock(model->mutex);
         model->free_calls.push_back(std::move(call));
         return nullptr;
     }
-    for (int i = 0; i < n; ++i) {
-        call->order[i] = call->used[call->inner->order[i]];
-    }
-    for (int e = 0, i = n; e < n_all; ++e) {
-        if (row_counts[e] == 0) {
-            call->order[i++] = e;
-        }
-    }
     call->model = std::move(model);
     return call.release();
 }
 
-int edge_moe_nth_expert(const struct edge_moe_call * call, int i) {
-    return call->order[i];
+int edge_moe_nth_expert(struct edge_moe_call * call, int i) {
+    const int n_used = (int) call->used.size();
+    return i < n_used ? call->used[call->model->cache->next(call->inner, i)] : call->unused[i - n_used];
 }
 
 struct ggml_tensor * edge_moe_at(struct edge_moe_call * call, struct ggml_tensor * dst, int expert, struct edge_moe_view * view) {
     if (!call) {
         return dst;
     }
-    const void * data = call->model->cache->wait(call->inner, call->entry[expert]);
+    const void * data = call->model->cache->data(call->inner, call->entry[expert]);
     if (!data) {
         return dst;
     }

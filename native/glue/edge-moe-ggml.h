@@ -22,17 +22,17 @@ struct edge_moe_view {
 // Thread 0, once the rows of each expert are counted and before the threads meet. nth threads will call edge_moe_end.
 GGML_API struct edge_moe_call * edge_moe_begin(const struct ggml_tensor * dst, const int64_t * row_counts, int nth);
 
-// The expert to compute as the i-th; i runs over all experts of the tensor.
-GGML_API int edge_moe_nth_expert(const struct edge_moe_call * call, int i);
+// The expert to compute as the i-th; i runs over all experts of the tensor, from 0, on every thread. Waits until an
+// expert's weights for this product have arrived, and says that the thread is done with the expert before.
+GGML_API int edge_moe_nth_expert(struct edge_moe_call * call, int i);
 
 // The product to compute for one expert: *view, or dst itself if the weights are to come from the mapping.
-// Waits until this expert's weights for this product have arrived.
 GGML_API struct ggml_tensor * edge_moe_at(struct edge_moe_call * call, struct ggml_tensor * dst, int expert, struct edge_moe_view * view);
 
 // Every thread, when it is done with the product.
 GGML_API void edge_moe_end(struct edge_moe_call * call);
 
-static inline int edge_moe_expert(const struct edge_moe_call * call, int i) {
+static inline int edge_moe_expert(struct edge_moe_call * call, int i) {
     return call ? edge_moe_nth_expert(call, i) : i;
 }
 

@@ -11,6 +11,7 @@
 
 struct fake_reader_state {
     std::vector<emc_read> queue;      // submitted and not ended, in order
+    std::vector<emc_read> history;    // all that were submitted
     emc_read_sink *       sink      = nullptr;
     uint64_t              submitted = 0;
     std::function<void()> in_submit;  // runs at the end of submit
@@ -57,6 +58,7 @@ public:
     void start(emc_read_sink & sink) override { state.sink = &sink; }
     void submit(const emc_read * reads, size_t n) override {
         state.queue.insert(state.queue.end(), reads, reads + n);
+        state.history.insert(state.history.end(), reads, reads + n);
         state.submitted += n;
         if (state.in_submit) {
             state.in_submit();

@@ -48,11 +48,44 @@ static void fit() {
 static void automatic() {
     const uint64_t all = 100000 * MIB;
     // 4096 less 1000 dense less the eighth of 4096 (512) is 2584: 53 whole cycles of 48
-    CHECK_EQ(emc_budget_auto(4096 * MIB, 1000 * MIB, 48 * MIB, all), 53 * 48 * MIB);
-    CHECK_EQ(emc_budget_auto(1024 * MIB, 500 * MIB, 48 * MIB, all), 5 * 48 * MIB);  // reserve is at least 256
-    CHECK_EQ(emc_budget_auto(1024 * MIB, 2000 * MIB, 48 * MIB, all), 0ull);
-    CHECK_EQ(emc_budget_auto(0, 0, 48 * MIB, all), 0ull);
-    CHECK_EQ(emc_budget_auto(100000 * MIB, 0, 48 * MIB, 960 * MIB), 960 * MIB);
+    CHECK_EQ(emc_budget_auto(4096 * MIB, 1000 * MIB, 48 * MIB, all, 0), 53 * 48 * MIB);
+    CHECK_EQ(emc_budget_auto(1024 * MIB, 500 * MIB, 48 * MIB, all, 0), 5 * 48 * MIB);  // reserve is at least 256
+    CHECK_EQ(emc_budget_auto(1024 * MIB, 2000 * MIB, 48 * MIB, all, 0), 0ull);
+    CHECK_EQ(emc_budget_auto(0, 0, 48 * MIB, all, 0), 0ull);
+    CHECK_EQ(emc_budget_auto(100000 * MIB, 0, 48 * MIB, 960 * MIB, 0), 960 * MIB);
+    // staging comes on top of whole cycles: 2584 less 10 is still 53 of them
+    CHECK_EQ(emc_budget_auto(4096 * MIB, 1000 * MIB, 48 * MIB, all, 10 * MIB), (53 * 48 + 10) * MIB);
+    CHECK_EQ(emc_budget_auto(4096 * MIB, 1000 * MIB, 48 * MIB, all, 100 * MIB), (51 * 48 + 100) * MIB);
+    CHECK_EQ(emc_budget_auto(1024 * MIB, 2000 * MIB, 48 * MIB, all, 10 * MIB), 0ull);
+}
+
+static void staging() {
+    // rounds of 12 MiB, a cycle of four of them, sixteen buffers of 256 KiB: 4 MiB
+    emc_budget_request r;
+    r.round_bytes = 12 * MIB;
+    r.n_used      = 4;
+    r.n_experts   = 64;
+    r.piece_bytes = MIB / 4;
+    const auto fit_into = [&](uint64_t bytes) {
+        r.asked_bytes = bytes;
+        const emc_budget b = emc_budget_fit(r);
+        CHECK(b.delivered_bytes <= bytes);
+        CHECK_EQ(b.delivered_bytes, (uint64_t) b.slots * r.round_bytes + (uint64_t) b.staging * r.piece_bytes);
+        return b;
+    };
+    CHECK_EQ(fit_into(256 * MIB).slots, 21);  // what 21 rounds leave over is just enough
+    CHECK_EQ(fit_into(256 * MIB).staging, EMC_STAGING);
+    CHECK_EQ(fit_into(255 * MIB).slots, 20);  // a round gives way
+    CHECK_EQ(fit_into(255 * MIB).staging, EMC_STAGING);
+    CHECK_EQ(fit_into(48 * MIB).slots, 4);    // but never the last cycle
+    CHECK_EQ(fit_into(48 * MIB).staging, 0);
+    CHECK_EQ(fit_into(49 * MIB).staging, EMC_STAGING_LEAST);
+    CHECK_EQ(fit_into(49 * MIB - 1).staging, 0);
+    CHECK_EQ(fit_into(64 * 12 * MIB).staging, 0);  // every expert has a slot
+    CHECK_EQ(fit_into(64 * 12 * MIB).slots, 64);
+    // buffers larger than a round take as many as it needs
+    r.piece_bytes = MIB;
+    CHECK_EQ(fit_into(252 * MIB).slots, 19);
 }
 
 static void put(const std::string & path, const std::string & text) {
@@ -100,6 +133,7 @@ static void room() {
 int main() {
     fit();
     automatic();
+    staging();
     room();
     return 0;
 }

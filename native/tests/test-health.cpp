@@ -31,6 +31,7 @@ static emc_health sample() {
     h.cycles = 5.25;
     h.stats.hits[EMC_DECODE]    = 7;
     h.stats.misses[EMC_PREFILL] = 3;
+    h.stats.streamed[EMC_PREFILL] = 2;
     h.stats.stall_ns = 1500000000;
     return h;
 }
@@ -42,6 +43,7 @@ static void text() {
     CHECK(has(t, "edge_moe_cache_cycles{pid=\"42\"} 5.250000"));
     CHECK(has(t, "edge_moe_cache_hits_total{pid=\"42\",phase=\"decode\"} 7"));
     CHECK(has(t, "edge_moe_cache_misses_total{pid=\"42\",phase=\"prefill\"} 3"));
+    CHECK(has(t, "edge_moe_cache_streamed_total{pid=\"42\",phase=\"prefill\"} 2"));
     CHECK(has(t, "edge_moe_cache_stall_seconds_total{pid=\"42\"} 1.500000"));
     CHECK(has(t, "edge_moe_cache_updated_timestamp_seconds{pid=\"42\"} 1700000000.500000"));
     emc_health off;
@@ -59,7 +61,7 @@ static void text() {
             CHECK(t.find("# TYPE " + name + " ") < t.find("\n" + name + "{"));
         }
     }
-    CHECK_EQ(samples, 19);
+    CHECK_EQ(samples, 24);
 }
 
 static void writer() {

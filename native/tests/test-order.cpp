@@ -24,30 +24,42 @@ std::vector<emc_layer> layout() {
 }
 
 struct fixture {
-    explicit fixture(int n_slots, uint64_t read_bytes = 4096) {
+    explicit fixture(int n_slots, uint64_t read_bytes = 4096, int n_staging = 0) {
         emc_cache_options options;
         options.n_slots    = n_slots;
+        options.n_staging  = n_staging;
         options.read_bytes = read_bytes;
         std::string error;
         cache = emc_cache::make(layout(), options, std::make_unique<fake_reader>(io), nullptr, error);
         CHECK(cache);
     }
-    emc_call * acquire(int layer, int kind, std::vector<int32_t> experts, int64_t rows = 1, const void * batch = "batch") {
-        return cache->acquire(layer, kind, experts.data(), (int) experts.size(), rows, batch, 1);
+    emc_call * acquire(int layer, int kind, std::vector<int32_t> experts, int64_t rows = 1, const void * batch = "batch", int users = 1) {
+        return cache->acquire(layer, kind, experts.data(), (int) experts.size(), rows, batch, users);
     }
-    // Computes the call as a thread would: in its order, and every expert exactly once.
-    void compute(emc_call * call, int layer, int kind) {
-        const std::vector<emc_layer> layers = layout();
-        std::vector<int> seen(call->n, 0);
+    // The expert at a position, its bytes checked.
+    int step(emc_call * call, int position) {
+        const int    entry = cache->next(call, position);
+        const void * data  = cache->data(call, entry);
+        CHECK(data);
+        payload_check(layout()[(size_t) call->layer].kinds[(size_t) call->kind], call->experts[(size_t) entry], data);
+        return call->experts[(size_t) entry];
+    }
+    // Computes the call as its only thread would: every expert exactly once. Returns them in their order.
+    std::vector<int> compute(emc_call * call) {
+        std::vector<int> seen;
         for (int i = 0; i < call->n; ++i) {
-            const int entry = call->order[i];
-            const void * data = cache->wait(call, entry);
-            CHECK(data);
-            payload_check(layers[layer].kinds[kind], call->experts[entry], data);
-            seen[entry] += 1;
+            seen.push_back(step(call, i));
         }
-        CHECK(std::all_of(seen.begin(), seen.end(), [](int n) { return n == 1; }));
+        std::vector<int> sorted = seen;
+        std::sort(sorted.begin(), sorted.end());
+        CHECK(std::equal(sorted.begin(), sorted.end(), call->experts.begin()));
         CHECK(cache->release(call));
+        return seen;
+    }
+    // From here on every read ends as soon as it is submitted.
+    void drive_at_once() {
+        io.finish_all();
+        io.in_submit = [this] { io.finish_all(); };
     }
     // A whole layer with no read left behind.
     void event(int layer, const std::vector<int32_t> & experts, int64_t rows = 1) {
@@ -55,7 +67,7 @@ struct fixture {
             emc_call * call = acquire(layer, kind, experts, rows);
             CHECK(call);
             io.finish_all();
-            compute(call, layer, kind);
+            compute(call);
         }
     }
     fake_reader_state          io;
@@ -67,27 +79,34 @@ struct fixture {
 static void order_is_a_permutation(test_random & random) {
     for (int round = 0; round < 20000; ++round) {
         const size_t n = random.in(0, 16);
-        std::vector<int> asked(n, 0);
-        std::vector<uint8_t> snapshot(n, 9);
-        std::vector<int32_t> order(n, -1);
-        // the state changes from question to question, as reads that end do: late experts become ready
-        emc_order_ready_first(n, [&](size_t i) { return asked[i]++ > 0 || random.in(0, 1); }, snapshot.data(), order.data());
-        std::vector<int32_t> sorted = order;
-        std::sort(sorted.begin(), sorted.end());
+        std::vector<int32_t> pending;
+        std::vector<int32_t> order;
         for (size_t i = 0; i < n; ++i) {
-            CHECK_EQ(asked[i], 1);
-            CHECK_EQ(sorted[i], (int32_t) i);
+            pending.push_back((int32_t) i);
         }
-        for (size_t i = 1; i < n; ++i) {
-            CHECK(snapshot[order[i - 1]] >= snapshot[order[i]]);
-            CHECK(snapshot[order[i - 1]] != snapshot[order[i]] || order[i - 1] < order[i]);
+        while (!pending.empty()) {
+            const std::vector<int32_t> before = pending;
+            const size_t decided = order.size();
+            std::vector<int> asked(n, 0);
+            // the state changes from question to question, as reads that end do: late experts become ready
+            const size_t taken = emc_order_take_ready(pending, order, [&](int32_t i) { return asked[(size_t) i]++ > 0 || random.in(0, 1); });
+            CHECK_EQ(order.size(), decided + taken);
+            CHECK_EQ(pending.size(), before.size() - taken);
+            for (const int32_t i : before) {
+                CHECK_EQ(asked[(size_t) i], 1);
+            }
+            CHECK(std::is_sorted(order.begin() + (std::ptrdiff_t) decided, order.end()));
+            CHECK(std::is_sorted(pending.begin(), pending.end()));
+        }
+        std::sort(order.begin(), order.end());
+        for (size_t i = 0; i < n; ++i) {
+            CHECK_EQ(order[i], (int32_t) i);
         }
     }
 }
 
-// Reads end at every possible point between the queueing of reads and the making of the order.
+// Reads end at every possible point between the queueing of reads and the deciding of each position.
 static void readiness_read_once() {
-    const std::vector<int32_t> experts = { 1, 3, 4, 6 };
     for (size_t ended = 0; ended <= 40; ++ended) {
         fixture f(4);
         f.io.in_submit = [&] {
@@ -95,13 +114,11 @@ static void readiness_read_once() {
                 f.io.finish(0);
             }
         };
-        emc_call * call = f.acquire(0, 0, experts);
-        std::vector<int32_t> order(call->order.begin(), call->order.begin() + call->n);
-        std::sort(order.begin(), order.end());
-        CHECK(order == std::vector<int32_t>({ 0, 1, 2, 3 }));
+        emc_call * call = f.acquire(0, 0, { 1, 3, 4, 6 });
         f.io.in_submit = nullptr;
+        std::thread walker([&] { f.compute(call); });
         f.io.finish_all();
-        f.compute(call, 0, 0);
+        walker.join();
         f.cache->check();
     }
 }
@@ -121,27 +138,34 @@ static void executing_kind_first() {
             last = step;
         }
         CHECK_EQ(last, 2);
-        CHECK_EQ(call->experts[call->order[0]], 2);
-        CHECK_EQ(call->experts[call->order[1]], 5);
         // the residents can be used while nothing has been read
-        CHECK(g.cache->wait(call, call->order[0]) && g.cache->wait(call, call->order[1]));
+        CHECK_EQ(g.step(call, 0), 2);
+        CHECK_EQ(g.step(call, 1), 5);
         g.io.finish_all();
-        g.compute(call, 0, kind);
+        g.compute(call);
         g.cache->check();
     }
 }
 
-// A thread that waits for one piece is released by that piece, whatever else is still to come.
-static void waits_only_for_its_piece() {
+// A thread that waits goes on with the first piece that lands, whatever else is still to come, and all walk alike.
+static void first_to_land_is_next() {
     fixture f(4, 1 << 20);
-    emc_call * call = f.acquire(0, 0, { 3, 7 });
-    CHECK_EQ(f.io.queue.size(), 6u);  // one read a piece
-    std::thread waiter([&] { CHECK(f.cache->wait(call, 1)); });
-    f.io.finish(1);  // gate of expert 7, the second
+    emc_call * call = f.acquire(0, 0, { 3, 5, 7 }, 1, "batch", 2);
+    CHECK_EQ(f.io.queue.size(), 9u);  // one read a piece
+    std::thread waiter([&] { CHECK_EQ(f.step(call, 0), 7); });
+    f.io.finish(2);  // gate of expert 7, the last
     waiter.join();
-    CHECK_EQ(f.io.queue.size(), 5u);
+    CHECK_EQ(f.io.queue.size(), 8u);
+    f.io.finish(0);  // gate of 3: decided only when a thread comes to it
+    f.io.finish(0);  // gate of 5
+    CHECK_EQ(f.step(call, 1), 3);
+    CHECK_EQ(f.step(call, 2), 5);
+    for (const int position : { 0, 1, 2 }) {
+        CHECK_EQ(f.step(call, position), std::vector<int>({ 7, 3, 5 })[(size_t) position]);
+    }
     f.io.finish_all();
-    f.compute(call, 0, 0);
+    CHECK(!f.cache->release(call));
+    CHECK(f.cache->release(call));
     f.cache->check();
 }
 
@@ -155,13 +179,13 @@ static void slot_in_use_is_pinned() {
     // the same experts it may share
     emc_call * shared = f.acquire(0, 0, { 1, 3 }, 1, "third");
     CHECK(shared && f.io.queue.empty());
-    f.compute(first, 0, 0);
+    f.compute(first);
     emc_call * second = f.acquire(0, 0, { 4, 5 }, 1, "second");
     CHECK(second);
     f.io.finish_all();
     // 1 and 3 were in use, so 0 and 2 had to go
-    f.compute(shared, 0, 0);
-    f.compute(second, 0, 0);
+    f.compute(shared);
+    f.compute(second);
     f.event(0, { 1, 3, 4, 5 });
     CHECK_EQ(f.cache->stats().bypass[EMC_DECODE], 1u);
     f.cache->check();
@@ -174,12 +198,12 @@ static void no_duplicate_read() {
     emc_call * second = f.acquire(0, 0, { 2, 6 }, 1, "second");
     CHECK(first && second);
     CHECK_EQ(f.io.submitted, submitted);
-    std::thread waiter([&] { f.compute(second, 0, 0); });
+    std::thread waiter([&] { f.compute(second); });
     while (!f.io.queue.empty()) {
         f.io.finish(f.io.queue.size() - 1);
     }
     waiter.join();
-    f.compute(first, 0, 0);
+    f.compute(first);
     f.cache->check();
 }
 
@@ -187,18 +211,18 @@ static void late_piece_keeps_slot() {
     fixture f(2);
     emc_call * gate = f.acquire(0, 0, { 0, 1 });
     f.io.finish_kind(0);
-    f.compute(gate, 0, 0);
+    f.compute(gate);
     CHECK(!f.io.queue.empty());
     // no pin is left, but up and down are on their way into the slots
     CHECK(!f.acquire(0, 0, { 4, 5 }, 1, "other"));
     emc_call * up = f.acquire(0, 1, { 0, 1 });
     CHECK(up);
     f.io.finish_all();
-    f.compute(up, 0, 1);
+    f.compute(up);
     emc_call * other = f.acquire(0, 0, { 4, 5 }, 1, "other");
     CHECK(other);
     f.io.finish_all();
-    f.compute(other, 0, 0);
+    f.compute(other);
     f.cache->check();
 }
 
@@ -207,8 +231,9 @@ static void error_uses_mapping() {
     emc_call * call = f.acquire(0, 0, { 3, 7 });
     f.io.finish(0, EIO);   // gate of 3
     f.io.finish(0);        // gate of 7
-    CHECK(!f.cache->wait(call, 0));
-    CHECK(f.cache->wait(call, 1));
+    CHECK_EQ(f.cache->next(call, 0), 0);
+    CHECK(!f.cache->data(call, 0));
+    CHECK_EQ(f.step(call, 1), 7);
     f.io.finish_all();
     CHECK(f.cache->release(call));
     CHECK_EQ(f.cache->stats().errors, 1u);
@@ -216,7 +241,7 @@ static void error_uses_mapping() {
     emc_call * up = f.acquire(0, 1, { 3, 7 });
     CHECK_EQ(f.io.queue.size(), 3u);
     f.io.finish_all();
-    f.compute(up, 0, 1);
+    f.compute(up);
     f.cache->check();
 
     // all three kinds fail while a second call has joined
@@ -225,11 +250,12 @@ static void error_uses_mapping() {
     while (!f.io.queue.empty()) {
         f.io.finish(0, EIO);
     }
-    CHECK(!f.cache->wait(one, 0) && !f.cache->wait(two, 0));
+    CHECK(f.cache->next(one, 0) == 0 && f.cache->next(two, 0) == 0);
+    CHECK(!f.cache->data(one, 0) && !f.cache->data(two, 0));
     CHECK(f.cache->release(one));
     emc_call * again = f.acquire(1, 0, { 5 }, 1, "again");  // while the failed slot is still pinned
     f.io.finish_all();
-    f.compute(again, 1, 0);
+    f.compute(again);
     CHECK(f.cache->release(two));
     CHECK_EQ(f.cache->stats().errors, 4u);
     f.cache->check();
@@ -243,6 +269,231 @@ static void shutdown_in_flight() {
     CHECK(!f.io.queue.empty());
     f.cache.reset();
     CHECK(f.io.queue.empty());
+
+    // with pieces of later products read ahead
+    fixture g(4, 4096, 4);
+    g.io.in_submit = [&] { while (g.io.queue.size() > 3) { g.io.finish(0); } };
+    g.cache->release(g.acquire(0, 0, { 0, 1, 2, 3, 4, 5, 6, 7 }, 8));
+    g.io.in_submit = nullptr;
+    CHECK(!g.io.queue.empty());
+    g.cache.reset();
+    CHECK(g.io.queue.empty());
+}
+
+//
+// streams: four slots that hold 0, 2, 4 and 6, and a prefill that uses all eight experts
+//
+
+static const std::vector<int32_t> ALL  = { 0, 1, 2, 3, 4, 5, 6, 7 };
+static const std::vector<int32_t> EVEN = { 0, 2, 4, 6 };
+
+static void prefill_streams() {
+    for (const int n_staging : { 1, 2, 3, 4, 16 }) {
+        fixture f(4, 1 << 20, n_staging);
+        f.event(0, EVEN);
+        f.event(1, EVEN);
+        f.io.history.clear();
+        f.drive_at_once();
+        for (int layer = 0; layer < 2; ++layer) {
+            for (int kind = 0; kind < 3; ++kind) {
+                emc_call * call = f.acquire(layer, kind, ALL, 8);
+                CHECK(call);
+                const std::vector<int> seen = f.compute(call);
+                if (kind == 0 && layer == 0) {
+                    CHECK(seen == std::vector<int>({ 0, 2, 4, 6, 1, 3, 5, 7 }) || n_staging > 1);
+                    CHECK(std::equal(seen.begin(), seen.begin() + 4, EVEN.begin()));
+                }
+            }
+        }
+        // every missing piece once, in the order of products, then of the file; none in vain
+        CHECK_EQ(f.io.history.size(), 24u);
+        for (size_t i = 0; i < 24; ++i) {
+            CHECK_EQ(f.io.history[i].kind, (int) (i / 4 % 3));
+            CHECK(i % 4 == 0 || f.io.history[i].offset > f.io.history[i - 1].offset);
+        }
+        f.event(0, EVEN);  // what decode had is still there
+        const emc_stats s = f.cache->stats();
+        CHECK_EQ(s.evictions, 0u);
+        CHECK_EQ(s.bypass[EMC_PREFILL], 0u);
+        CHECK_EQ(s.lookups[EMC_PREFILL], 16u);
+        CHECK_EQ(s.hits[EMC_PREFILL], 8u);
+        CHECK_EQ(s.streamed[EMC_PREFILL], 8u);
+        CHECK_EQ(s.hits[EMC_DECODE], 4u);
+        CHECK(s.ahead_queued > 0);
+        CHECK_EQ(s.ahead_dropped, 0u);
+        f.cache->check();
+    }
+}
+
+static void prefill_fills_empty_slots() {
+    fixture f(4, 1 << 20, 2);
+    f.event(0, { 5 });
+    f.drive_at_once();
+    for (int kind = 0; kind < 3; ++kind) {
+        f.compute(f.acquire(0, kind, ALL, 8));
+    }
+    emc_stats s = f.cache->stats();
+    CHECK_EQ(s.evictions, 0u);
+    CHECK_EQ(s.streamed[EMC_PREFILL], 4u);
+    CHECK_EQ(s.misses[EMC_PREFILL], 7u);
+    f.event(0, { 0, 1, 2, 5 });
+    CHECK_EQ(f.cache->stats().hits[EMC_DECODE], 4u);
+    // the gate of all experts comes before up and down of those that were put into slots
+    const auto later = std::find_if(f.io.history.begin() + 3, f.io.history.end(), [](const emc_read & r) { return r.kind > 0; });
+    CHECK_EQ(later - f.io.history.begin(), 3 + 7);
+    f.cache->check();
+}
+
+// Where nearly all experts are used, the next layer's first product is read ahead; where few are, it is not.
+static void next_layer_is_read_ahead() {
+    for (const bool nearly_all : { true, false }) {
+        fixture f(4, 1 << 20, 3);
+        f.event(0, EVEN);
+        f.event(1, EVEN);
+        const uint64_t before = f.io.submitted;
+        f.drive_at_once();
+        for (int kind = 0; kind < 3; ++kind) {
+            f.compute(f.acquire(0, kind, nearly_all ? ALL : std::vector<int32_t>({ 1, 2, 3 }), 8));
+        }
+        CHECK_EQ(f.io.submitted - before, nearly_all ? 12u + 3u : 6u);
+        f.compute(f.acquire(1, 0, { 1, 2, 7 }, 8));
+        const emc_stats s = f.cache->stats();
+        CHECK_EQ(s.ahead_dropped, nearly_all ? 2u : 0u);  // 3 and 5 had been read too
+        f.cache->check();
+    }
+}
+
+static void slowest_keeps_buffer() {
+    fixture f(4, 1 << 20, 2);
+    f.event(0, EVEN);
+    emc_call * call = f.acquire(0, 0, ALL, 8, "batch", 2);
+    f.io.finish_all();
+    // one thread is through all that has landed
+    for (int i = 0; i < 6; ++i) {
+        f.step(call, i);
+    }
+    CHECK(f.io.queue.empty());
+    // the other uses the first buffer only now, and frees it by going on
+    for (int i = 0; i < 5; ++i) {
+        f.step(call, i);
+        CHECK(f.io.queue.empty());
+    }
+    CHECK_EQ(f.step(call, 5), 3);
+    CHECK_EQ(f.io.queue.size(), 1u);
+    f.drive_at_once();
+    CHECK_EQ(f.step(call, 6), 5);
+    CHECK_EQ(f.step(call, 6), 5);
+    CHECK_EQ(f.step(call, 7), 7);
+    CHECK_EQ(f.step(call, 7), 7);
+    CHECK(!f.cache->release(call));
+    CHECK(f.cache->release(call));
+    f.cache->check();
+}
+
+static void abandoned_batch() {
+    fixture f(4, 1 << 20, 3);
+    f.event(0, EVEN);
+    f.event(1, EVEN);
+    f.drive_at_once();
+    f.compute(f.acquire(0, 0, ALL, 8));  // up of three experts has been read ahead, and never comes
+    CHECK_EQ(f.cache->stats().ahead_queued, 3u);
+    for (int kind = 0; kind < 3; ++kind) {
+        f.compute(f.acquire(1, kind, ALL, 8, "other"));
+    }
+    CHECK_EQ(f.cache->stats().ahead_dropped, 3u);
+    f.cache->check();
+    // a call that is released before its pieces have landed leaves buffers that nobody may touch until then
+    f.io.in_submit = nullptr;
+    emc_call * call = f.acquire(0, 0, ALL, 8, "third");
+    CHECK_EQ(f.io.queue.size(), 3u);
+    CHECK(f.cache->release(call));
+    emc_call * next = f.acquire(1, 1, { 1, 2 }, 8, "fourth");
+    CHECK_EQ(f.io.queue.size(), 3u);
+    f.drive_at_once();
+    f.compute(next);
+    f.cache->check();
+}
+
+static void late_read_keeps_buffer() {
+    fixture f(4, 1 << 20, 2);
+    f.event(0, EVEN);
+    f.event(1, EVEN);
+    f.drive_at_once();
+    emc_call * gate = f.acquire(0, 0, ALL, 8);
+    for (int i = 0; i < 8; ++i) {
+        f.step(gate, i);
+    }
+    f.io.in_submit = nullptr;
+    CHECK(f.cache->release(gate));
+    CHECK(!f.io.queue.empty());  // guesses under way
+    for (const emc_read & read : f.io.queue) {
+        CHECK_EQ(read.kind, 1);
+    }
+    const size_t late = f.io.queue.size();
+    emc_call * other = f.acquire(1, 0, ALL, 8, "other");
+    for (size_t i = 0; i < late; ++i) {
+        CHECK_EQ(f.io.queue[i].kind, 1);
+    }
+    CHECK(f.io.queue.size() <= 2u);
+    f.drive_at_once();  // as each guess lands, its buffer takes a piece that is waited for
+    f.compute(other);
+    f.cache->check();
+}
+
+static void second_stream() {
+    fixture f(4, 1 << 20, 2);
+    f.event(0, EVEN);
+    f.event(1, EVEN);
+    f.drive_at_once();
+    emc_call * first = f.acquire(0, 0, ALL, 8, "first");
+    CHECK(!f.acquire(0, 0, ALL, 8, "second"));
+    CHECK(!f.acquire(1, 2, ALL, 8, "second"));
+    CHECK_EQ(f.cache->stats().bypass[EMC_PREFILL], 2u);
+    // a decode call beside it has the slots: those in use by the stream are pinned
+    emc_call * decode = f.acquire(1, 0, { 1, 2 }, 1, "third");
+    CHECK(decode);
+    f.compute(decode);
+    CHECK(!f.acquire(0, 0, { 1, 2 }, 1, "third"));
+    f.compute(first);
+    f.compute(f.acquire(1, 0, ALL, 8, "second"));
+    f.cache->check();
+}
+
+static void joined_slot_of_a_stream() {
+    fixture f(2, 1 << 20, 2);
+    emc_call * stream = f.acquire(0, 0, ALL, 8, "stream");  // fills slots with 0 and 1
+    CHECK(std::all_of(f.io.queue.begin(), f.io.queue.end(), [](const emc_read & r) { return r.kind == 0; }));
+    emc_call * joined = f.acquire(0, 1, { 0, 1 }, 1, "decode");
+    CHECK(joined);
+    std::thread waiter([&] { f.compute(joined); });
+    f.io.finish_all();
+    CHECK(f.cache->release(stream));  // here at the latest up and down are queued
+    CHECK_EQ(std::count_if(f.io.queue.begin(), f.io.queue.end(), [](const emc_read & r) { return r.kind == 1 && r.layer == 0; }), 2);
+    f.io.finish_all();
+    waiter.join();
+    f.io.finish_all();
+    f.cache->check();
+}
+
+static void error_in_a_stream_uses_mapping() {
+    fixture f(4, 1 << 20, 2);
+    f.event(0, EVEN);
+    emc_call * call = f.acquire(0, 0, ALL, 8);
+    f.io.finish(1, EIO);  // gate of 3
+    f.drive_at_once();
+    int failed = 0;
+    for (int i = 0; i < 8; ++i) {
+        const int entry = f.cache->next(call, i);
+        const bool mapping = !f.cache->data(call, entry);
+        CHECK_EQ(mapping, call->experts[(size_t) entry] == 3);
+        failed += mapping;
+    }
+    CHECK_EQ(failed, 1);
+    CHECK(f.cache->release(call));
+    CHECK_EQ(f.cache->stats().errors, 1u);
+    f.compute(f.acquire(0, 1, ALL, 8));
+    f.compute(f.acquire(0, 2, ALL, 8));
+    f.cache->check();
 }
 
 static void counting() {
@@ -278,12 +529,21 @@ int main(int argc, char ** argv) {
     order_is_a_permutation(random);
     readiness_read_once();
     executing_kind_first();
-    waits_only_for_its_piece();
+    first_to_land_is_next();
     slot_in_use_is_pinned();
     no_duplicate_read();
     late_piece_keeps_slot();
     error_uses_mapping();
     shutdown_in_flight();
+    prefill_streams();
+    prefill_fills_empty_slots();
+    next_layer_is_read_ahead();
+    slowest_keeps_buffer();
+    abandoned_batch();
+    late_read_keeps_buffer();
+    second_stream();
+    joined_slot_of_a_stream();
+    error_in_a_stream_uses_mapping();
     counting();
     return 0;
 }

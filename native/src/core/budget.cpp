@@ -15,7 +15,7 @@ emc_budget emc_budget_fit(const emc_budget_request & request) {
     }
     budget.cycle_bytes = request.round_bytes * (uint64_t) request.n_used;
 
-    const uint64_t rounds = std::min<uint64_t>(request.asked_bytes / request.round_bytes, (uint64_t) request.n_experts);
+    uint64_t rounds = std::min<uint64_t>(request.asked_bytes / request.round_bytes, (uint64_t) request.n_experts);
     if (rounds < (uint64_t) request.n_used) {
         // asked is rounded down and the cycle up: the two never read as equal
         const std::string asked = std::to_string(request.asked_bytes >> 20) + " MiB";
@@ -23,14 +23,23 @@ emc_budget emc_budget_fit(const emc_budget_request & request) {
             " is below one token cycle (" + mib(budget.cycle_bytes) + ")";
         return budget;
     }
+    // where every expert has a slot, nothing streams
+    if (request.piece_bytes && rounds < (uint64_t) request.n_experts) {
+        while (rounds > (uint64_t) request.n_used && request.asked_bytes - rounds * request.round_bytes < EMC_STAGING * request.piece_bytes) {
+            rounds -= 1;
+        }
+        const uint64_t fits = (request.asked_bytes - rounds * request.round_bytes) / request.piece_bytes;
+        budget.staging = fits < EMC_STAGING_LEAST ? 0 : (int) std::min<uint64_t>(fits, EMC_STAGING);
+    }
     budget.slots           = (int) rounds;
-    budget.delivered_bytes = rounds * request.round_bytes;
+    budget.delivered_bytes = rounds * request.round_bytes + (uint64_t) budget.staging * request.piece_bytes;
     budget.cycles          = (double) rounds / request.n_used;
     return budget;
 }
 
-uint64_t emc_budget_auto(uint64_t room_bytes, uint64_t dense_bytes, uint64_t cycle_bytes, uint64_t all_bytes) {
-    const uint64_t taken = dense_bytes + std::max(room_bytes / 8, EMC_RESERVE_MIN);
-    const uint64_t left  = room_bytes > taken ? room_bytes - taken : 0;
-    return cycle_bytes ? std::min(left / cycle_bytes * cycle_bytes, all_bytes) : 0;
+uint64_t emc_budget_auto(uint64_t room_bytes, uint64_t dense_bytes, uint64_t cycle_bytes, uint64_t all_bytes, uint64_t staging_bytes) {
+    const uint64_t taken  = dense_bytes + staging_bytes + std::max(room_bytes / 8, EMC_RESERVE_MIN);
+    const uint64_t left   = room_bytes > taken ? room_bytes - taken : 0;
+    const uint64_t cycles = cycle_bytes ? left / cycle_bytes : 0;
+    return cycles ? std::min(cycles * cycle_bytes + staging_bytes, all_bytes) : 0;
 }

@@ -16,6 +16,14 @@ int emc_slot_table::available() const {
     return n;
 }
 
+int emc_slot_table::empty() const {
+    int n = 0;
+    for (const slot_info & info : slots) {
+        n += info.state == emc_slot_state::EMPTY;
+    }
+    return n;
+}
+
 emc_slot emc_slot_table::begin_load(int expert, emc_tick now, int * evicted) {
     EMC_CHECK(slot_of[expert] == EMC_NO_SLOT);
     *evicted = -1;

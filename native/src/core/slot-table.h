@@ -36,8 +36,9 @@ public:
     // The slot that holds or is loading the expert, or EMC_NO_SLOT.
     emc_slot find(int expert) const { return slot_of[expert]; }
 
-    // How many begin_load calls in a row would succeed now.
+    // How many begin_load calls in a row would succeed now, and how many of them would evict nothing.
     int available() const;
+    int empty() const;
 
     // Give the expert a slot, pinned once. *evicted is the expert that had to go, or -1.
     // EMC_NO_SLOT if every slot is pinned or loading. REQUIRES: find(expert) == EMC_NO_SLOT.

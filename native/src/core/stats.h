@@ -10,6 +10,7 @@ struct emc_stats {
     uint64_t lookups[2] = {0, 0};
     uint64_t hits[2]    = {0, 0};
     uint64_t misses[2]  = {0, 0};
+    uint64_t streamed[2] = {0, 0};  // those misses that took no slot: their pieces passed through staging
     uint64_t bypass[2]  = {0, 0};  // products that used the mapping although the cache is on
 
     uint64_t decode_tokens = 0;
@@ -17,6 +18,9 @@ struct emc_stats {
     uint64_t errors        = 0;    // pieces that could not be read; computed from the mapping
     uint64_t pieces_queued = 0;
     uint64_t pieces_landed = 0;    // read or failed; == pieces_queued once the reader is idle
+    uint64_t ahead_queued  = 0;    // pieces read into staging before their product began
+    uint64_t ahead_used    = 0;
+    uint64_t ahead_dropped = 0;    // nothing asked for them in time
     uint64_t stall_ns      = 0;    // time in which at least one compute thread waited for a piece
 
     uint64_t read_bytes    = 0;    // as read, with the alignment around pieces

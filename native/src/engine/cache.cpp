@@ -3,16 +3,25 @@
 
 #include "../core/budget.h"
 #include "../core/check.h"
+#include "../core/hand-over.h"
 #include "../core/order.h"
 #include "../io/window.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <sys/mman.h>
 
 // More contexts than this computing at the same moment: the surplus uses the mapping.
 static constexpr int N_CALLS = 16;
+
+// In emc_read::layer: the read goes into staging, and slot is the buffer.
+static constexpr int STAGED = -1;
+
+// A batch that uses at least this share of a layer's experts is taken to use them all in the next layer. Below it the
+// drive would read too much for nothing.
+static constexpr double AHEAD_SHARE = 0.75;
 
 uint64_t emc_layer_slot_bytes(const emc_layer & layer) {
     uint64_t bytes = 0;
@@ -37,9 +46,14 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
         std::unique_ptr<emc_reader> reader_, std::unique_ptr<emc_trace_writer> trace_) :
     options(options_), trace(std::move(trace_)), reader(std::move(reader_)) {
     EMC_CHECK(options.n_slots > 0 && options.read_bytes >= EMC_ALIGN && options.read_bytes % EMC_ALIGN == 0);
+    uint64_t buffer_bytes = 0;
     for (const emc_layer & layout : layouts) {
         slab_bytes += emc_layer_slot_bytes(layout) * (uint64_t) options.n_slots;
+        for (const emc_extent & kind : layout.kinds) {
+            buffer_bytes = std::max(buffer_bytes, emc_piece_bytes(kind.stride));
+        }
     }
+    slab_bytes += buffer_bytes * (uint64_t) options.n_staging;
     // one slab for the cache's life: pages are never given back on eviction, since to fault them in again costs
     // more than it saves
     void * memory = mmap(nullptr, slab_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -69,13 +83,19 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
         max_experts = std::max(max_experts, layer.layout.n_experts);
     }
 
+    staging = std::make_unique<emc_staging>(options.n_staging, next, buffer_bytes);
+    expected.reserve((size_t) max_experts * EMC_MAX_KINDS);
+
     for (int i = 0; i < N_CALLS; ++i) {
         auto call = std::make_unique<emc_call>();
         call->experts.resize(max_experts);
-        call->order.resize(max_experts);
-        call->slots.resize(max_experts);
-        call->pieces.resize(max_experts);
-        call->ready.resize(max_experts);
+        call->slots  .resize(max_experts);
+        call->buffers.resize(max_experts);
+        call->pieces .resize(max_experts);
+        call->order  .reserve(max_experts);
+        call->pending.reserve(max_experts);
+        call->unread .reserve(max_experts);
+        call->to_pass = std::make_unique<std::atomic<int>[]>((size_t) max_experts);
         free_calls.push_back(call.get());
         calls.push_back(std::move(call));
     }
@@ -83,7 +103,7 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
 
 emc_cache::~emc_cache() {
     EMC_CHECK(!slab || free_calls.size() == calls.size());
-    reader.reset();
+    reader.reset();  // with no stream open, a read that ends queues no other
     if (slab) {
         munmap(slab, slab_bytes);
     }
@@ -107,33 +127,69 @@ bool emc_cache::begins_batch(layer_state & layer, int kind, const void * batch) 
     return true;
 }
 
-void emc_cache::queue_piece(layer_state & layer, int layer_id, emc_slot slot, int kind, std::vector<emc_read> & reads) {
-    const emc_extent & extent = layer.layout.kinds[kind];
-    const emc_window   window = emc_window_of(extent.offset + extent.stride * (uint64_t) layer.table->expert(slot), extent.stride);
+void emc_cache::queue_piece(emc_piece & p, const emc_piece_key & key, char * buffer, emc_read read, std::vector<emc_read> & reads) {
+    const emc_extent & extent = layers[key.layer].layout.kinds[key.kind];
+    const emc_window   window = emc_window_of(extent.offset + extent.stride * (uint64_t) key.expert, extent.stride);
     const uint64_t     n_cuts = emc_window_cuts(window, options.read_bytes);
-    char *             buffer = layer.memory + layer.slot_bytes * (uint64_t) slot + layer.piece_at[kind];
 
-    emc_piece & p = piece(layer, slot, kind);
-    EMC_CHECK(p.left.load() == 0 && window.end - window.begin <= emc_piece_bytes(extent.stride));
-    p.data = buffer + window.lead;
-    p.failed.store(false, std::memory_order_relaxed);
-    p.left.store((int32_t) n_cuts, std::memory_order_release);
+    EMC_CHECK(p.left == 0 && window.end - window.begin <= emc_piece_bytes(extent.stride));
+    p.data   = buffer + window.lead;
+    p.failed = false;
+    p.left   = (int32_t) n_cuts;
 
+    read.file = extent.file;
+    read.kind = key.kind;
     for (uint64_t i = 0; i < n_cuts; ++i) {
         const emc_cut cut = emc_window_cut(window, extent.stride, options.read_bytes, i);
-        emc_read read;
-        read.file       = extent.file;
-        read.offset     = cut.offset;
-        read.length     = cut.length;
-        read.needed     = cut.needed;
-        read.buffer     = buffer + (cut.offset - window.begin);
-        read.layer      = layer_id;
-        read.slot       = slot;
-        read.kind       = kind;
-        read.generation = layer.table->generation(slot);
+        read.offset = cut.offset;
+        read.length = cut.length;
+        read.needed = cut.needed;
+        read.buffer = buffer + (cut.offset - window.begin);
         reads.push_back(read);
     }
     counters.pieces_queued += 1;
+}
+
+void emc_cache::queue_slot_piece(int layer_id, emc_slot slot, int kind, std::vector<emc_read> & reads) {
+    layer_state & layer = layers[layer_id];
+    emc_read read;
+    read.layer      = layer_id;
+    read.slot       = slot;
+    read.generation = layer.table->generation(slot);
+    queue_piece(piece(layer, slot, kind), { layer_id, kind, layer.table->expert(slot) },
+        layer.memory + layer.slot_bytes * (uint64_t) slot + layer.piece_at[kind], read, reads);
+}
+
+void emc_cache::queue_staged_piece(const emc_piece_key & key, int buffer, std::vector<emc_read> & reads) {
+    emc_read read;
+    read.layer = STAGED;
+    read.slot  = buffer;
+    queue_piece(staging->piece(buffer), key, staging->memory(buffer), read, reads);
+}
+
+// Before anybody looks for victims, so that no expert of a batch evicts another. Returns how many are missing.
+int emc_cache::pin_resident(emc_call & call, const int32_t * experts, int n) {
+    emc_slot_table & table = *layers[call.layer].table;
+    int n_miss = 0;
+    call.n = n;
+    for (int i = 0; i < n; ++i) {
+        call.experts[i] = experts[i];
+        call.slots[i]   = table.find(experts[i]);
+        if (call.slots[i] == EMC_NO_SLOT) {
+            n_miss += 1;
+        } else {
+            table.pin(call.slots[i]);
+        }
+    }
+    return n_miss;
+}
+
+void emc_cache::unpin_all(emc_call & call) {
+    for (int i = 0; i < call.n; ++i) {
+        if (call.slots[i] != EMC_NO_SLOT) {
+            layers[call.layer].table->unpin(call.slots[i]);
+        }
+    }
 }
 
 emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, int n, int64_t rows, const void * batch, int users) {
@@ -143,158 +199,311 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
     const int        n_kinds = (int) layer.layout.kinds.size();
     std::vector<emc_read> reads;
     emc_call * call = nullptr;
+    EMC_HAND_OVER();
     {
         std::lock_guard<std::mutex> lock(mutex);
         const bool first = begins_batch(layer, kind, batch);
         if (first && layer_id == 0 && phase == EMC_DECODE) {
             counters.decode_tokens += (uint64_t) rows;
         }
-        if (n == 0 || n > options.n_slots || free_calls.empty()) {
+        if (n == 0 || free_calls.empty()) {
             counters.bypass[phase] += 1;
             return nullptr;
         }
-
-        // pin what is there before looking for victims, so that no expert of this batch evicts another
         call = free_calls.back();
-        int n_miss = 0;
-        for (int i = 0; i < n; ++i) {
-            call->experts[i] = experts[i];
-            call->slots[i]   = table.find(experts[i]);
-            if (call->slots[i] == EMC_NO_SLOT) {
-                n_miss += 1;
-            } else {
-                table.pin(call->slots[i]);
+        call->layer   = layer_id;
+        call->kind    = kind;
+        call->n_users = users;
+        const int n_miss = pin_resident(*call, experts, n);
+
+        bool stream = n_miss > (phase == EMC_PREFILL ? table.empty() : table.available());
+        if (stream && (staging->size() == 0 || streaming)) {
+            stream = false;
+            if (n_miss > table.available()) {
+                unpin_all(*call);
+                counters.bypass[phase] += 1;
+                return nullptr;
             }
-        }
-        if (n_miss > table.available()) {
-            for (int i = 0; i < n; ++i) {
-                if (call->slots[i] != EMC_NO_SLOT) {
-                    table.unpin(call->slots[i]);
-                }
-            }
-            counters.bypass[phase] += 1;
-            return nullptr;
         }
         free_calls.pop_back();
-        call->n     = n;
-        call->layer = layer_id;
         call->users.store(users, std::memory_order_relaxed);
 
-        if (first) {
+        int n_claimed = 0;
+        for (int i = 0; i < n; ++i) {
+            call->pieces[i]  = nullptr;
+            call->buffers[i] = EMC_NO_BUFFER;
+            if (stream && call->slots[i] == EMC_NO_SLOT) {
+                call->to_pass[i].store(users, std::memory_order_relaxed);
+                call->buffers[i] = staging->claim({ layer_id, kind, experts[i] }, call);
+                n_claimed       += call->buffers[i] != EMC_NO_BUFFER;
+            }
+        }
+
+        // what the policy and a replay hear of: a stream is an event only for the experts that it puts into slots
+        const int  n_fill = stream ? (first ? std::min(table.empty(), n_miss - n_claimed) : 0) : n_miss;
+        const bool event  = first && (!stream || n_fill > 0);
+        if (event) {
             tick += 1;
             if (trace) {
                 trace->begin(layer_id, rows);
             }
         }
         std::vector<emc_slot> loading;
+        call->unread.clear();
+        call->next_unread = 0;
         for (int i = 0; i < n; ++i) {
             if (call->slots[i] != EMC_NO_SLOT) {
-                if (first) {
+                if (event && !stream) {
                     table.hit(call->slots[i], tick);
-                    counters.lookups[phase] += 1;
-                    counters.hits[phase]    += 1;
                     if (trace) {
                         trace->hit(experts[i]);
                     }
                 }
+                counters.lookups[phase] += first;
+                counters.hits[phase]    += first;
+            } else if (call->buffers[i] != EMC_NO_BUFFER || (int) loading.size() == n_fill) {
+                if (call->buffers[i] == EMC_NO_BUFFER) {
+                    call->unread.push_back(i);
+                } else {
+                    call->pieces[i] = &staging->piece(call->buffers[i]);
+                }
+                counters.lookups[phase]  += first;
+                counters.misses[phase]   += first;
+                counters.streamed[phase] += first;
             } else {
                 // a later product of a batch finds its expert gone only if another context took the slot in between:
                 // then it is looked up, and read, once more
                 int evicted = -1;
                 const emc_slot slot = table.begin_load(experts[i], tick, &evicted);
-                EMC_CHECK(slot != EMC_NO_SLOT);
+                EMC_CHECK(slot != EMC_NO_SLOT && !(stream && evicted >= 0));
                 call->slots[i] = slot;
                 layer.slot_left[slot] = n_kinds;
                 loading.push_back(slot);
                 counters.lookups[phase] += 1;
                 counters.misses[phase]  += 1;
                 counters.evictions      += evicted >= 0;
-                if (trace && first) {
+                if (trace && event) {
                     trace->miss(experts[i], evicted);
                 }
             }
+            if (call->slots[i] != EMC_NO_SLOT) {
+                call->pieces[i] = &piece(layer, call->slots[i], kind);
+            }
         }
-        if (trace && first) {
+        if (trace && event) {
             trace->end();
         }
         // the executing kind of every missing expert, then the kinds in the order in which they will execute
         for (int step = 0; step < n_kinds; ++step) {
-            const int k = (kind + step) % n_kinds;
             for (const emc_slot slot : loading) {
-                queue_piece(layer, layer_id, slot, k, reads);
+                queue_slot_piece(layer_id, slot, (kind + step) % n_kinds, stream && step > 0 ? call->held_back : reads);
             }
         }
-        for (int i = 0; i < n; ++i) {
-            call->pieces[i] = &piece(layer, call->slots[i], kind);
+        if (stream) {
+            counters.ahead_used += (uint64_t) n_claimed;
+            streaming = call;
+            expect(*call);
+            pump(reads);
         }
+        call->order.clear();
+        call->pending.resize((size_t) n);
+        std::iota(call->pending.begin(), call->pending.end(), 0);
+        take_landed(*call);
     }
-    if (!reads.empty()) {
-        reader->submit(reads.data(), reads.size());
-    }
-    emc_order_ready_first((size_t) n, [call](size_t i) { return call->pieces[i]->left.load(std::memory_order_acquire) == 0; },
-        call->ready.data(), call->order.data());
+    submit(reads);
     return call;
 }
 
-const void * emc_cache::wait(emc_call * call, int i) {
-    emc_piece & p = *call->pieces[i];
-    if (p.left.load(std::memory_order_acquire) != 0) {
-        std::unique_lock<std::mutex> lock(mutex);
-        if (n_waiting++ == 0) {
-            waiting_since = std::chrono::steady_clock::now();
-        }
-        landed.wait(lock, [&] { return p.left.load(std::memory_order_acquire) == 0; });
-        if (--n_waiting == 0) {
-            const auto waited = std::chrono::steady_clock::now() - waiting_since;
-            counters.stall_ns += (uint64_t) std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count();
+// What a stream will ask for after this product.
+void emc_cache::expect(const emc_call & call) {
+    expected.clear();
+    next_expected = 0;
+    for (int k = call.kind + 1; k < (int) layers[call.layer].layout.kinds.size(); ++k) {
+        for (int i = 0; i < call.n; ++i) {
+            if (call.slots[i] == EMC_NO_SLOT) {
+                expected.push_back({ call.layer, k, call.experts[i] });
+            }
         }
     }
-    return p.failed.load(std::memory_order_relaxed) ? nullptr : p.data;
+    const bool nearly_all = call.n >= layers[call.layer].layout.n_experts * AHEAD_SHARE;
+    if (nearly_all && call.layer + 1 < (int) layers.size()) {
+        for (int e = 0; e < layers[call.layer + 1].layout.n_experts; ++e) {
+            expected.push_back({ call.layer + 1, 0, e });
+        }
+    }
+    staging->drop_unless([this](const emc_piece_key & key) { return std::find(expected.begin(), expected.end(), key) != expected.end(); });
+}
+
+// Gives free buffers to the pieces that come next: the open stream's own, then what is expected.
+void emc_cache::pump(std::vector<emc_read> & reads) {
+    if (emc_call * call = streaming) {
+        for (; call->next_unread < call->unread.size(); ++call->next_unread) {
+            const int32_t       i      = call->unread[call->next_unread];
+            const emc_piece_key key    = { call->layer, call->kind, call->experts[i] };
+            const int           buffer = staging->take(key, call);
+            if (buffer == EMC_NO_BUFFER) {
+                return;
+            }
+            call->buffers[i] = buffer;
+            call->pieces[i]  = &staging->piece(buffer);
+            queue_staged_piece(key, buffer, reads);
+        }
+        reads.insert(reads.end(), call->held_back.begin(), call->held_back.end());
+        call->held_back.clear();
+    }
+    for (; next_expected < expected.size(); ++next_expected) {
+        const emc_piece_key & key = expected[next_expected];
+        if (layers[key.layer].table->find(key.expert) != EMC_NO_SLOT || staging->has(key)) {
+            continue;
+        }
+        const int buffer = staging->take_ahead(key);
+        if (buffer == EMC_NO_BUFFER) {
+            return;
+        }
+        counters.ahead_queued += 1;
+        queue_staged_piece(key, buffer, reads);
+    }
+}
+
+void emc_cache::submit(const std::vector<emc_read> & reads) {
+    EMC_HAND_OVER();
+    if (!reads.empty()) {
+        reader->submit(reads.data(), reads.size());
+    }
+}
+
+void emc_cache::take_landed(emc_call & call) {
+    emc_order_take_ready(call.pending, call.order, [&call](int32_t i) { return call.pieces[i] && call.pieces[i]->left == 0; });
+    call.n_decided.store((int) call.order.size(), std::memory_order_release);
+}
+
+int emc_cache::next(emc_call * call, int position) {
+    if (position > 0) {
+        pass(*call, call->order[position - 1]);
+    }
+    if (position >= call->n_decided.load(std::memory_order_acquire)) {
+        decide(*call, position);
+    }
+    return call->order[position];
+}
+
+void emc_cache::pass(emc_call & call, int i) {
+    if (call.slots[i] != EMC_NO_SLOT || call.to_pass[i].fetch_sub(1, std::memory_order_acq_rel) != 1) {
+        return;
+    }
+    EMC_HAND_OVER();
+    std::vector<emc_read> reads;
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        staging->let_go(call.buffers[i]);
+        call.buffers[i] = EMC_NO_BUFFER;
+        pump(reads);
+    }
+    submit(reads);
+}
+
+void emc_cache::decide(emc_call & call, int position) {
+    EMC_HAND_OVER();
+    std::unique_lock<std::mutex> lock(mutex);
+    const auto decided = [&] {
+        take_landed(call);
+        return (int) call.order.size() > position;
+    };
+    if (decided()) {
+        return;
+    }
+    if (n_waiting++ == 0) {
+        waiting_since = std::chrono::steady_clock::now();
+    }
+    call.n_waiting += 1;
+    call.landed.wait(lock, decided);
+    call.n_waiting -= 1;
+    if (--n_waiting == 0) {
+        const auto waited = std::chrono::steady_clock::now() - waiting_since;
+        counters.stall_ns += (uint64_t) std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count();
+    }
+}
+
+const void * emc_cache::data(const emc_call * call, int i) const {
+    const emc_piece & p = *call->pieces[i];
+    return p.failed ? nullptr : p.data;
 }
 
 bool emc_cache::release(emc_call * call) {
+    EMC_HAND_OVER();
     if (call->users.fetch_sub(1, std::memory_order_acq_rel) != 1) {
         return false;
     }
-    std::lock_guard<std::mutex> lock(mutex);
-    for (int i = 0; i < call->n; ++i) {
-        layers[call->layer].table->unpin(call->slots[i]);
+    std::vector<emc_read> reads;
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        unpin_all(*call);
+        for (int i = 0; i < call->n; ++i) {
+            if (call->buffers[i] != EMC_NO_BUFFER) {
+                staging->let_go(call->buffers[i]);
+            }
+        }
+        if (streaming == call) {
+            streaming = nullptr;
+            reads.swap(call->held_back);
+            pump(reads);
+        }
+        free_calls.push_back(call);
     }
-    free_calls.push_back(call);
+    submit(reads);
     return true;
 }
 
 void emc_cache::read_done(const emc_read & read, int error) {
-    layer_state & layer = layers[read.layer];
-    emc_piece &   p     = piece(layer, read.slot, read.kind);
-    if (error) {
-        p.failed.store(true, std::memory_order_relaxed);
-    }
-    if (p.left.fetch_sub(1, std::memory_order_acq_rel) != 1) {
-        return;
-    }
-    // The piece may be used from here on. The slot stays LOADING, and so is not given away, until the table hears of it.
-    bool wake = false;
+    EMC_HAND_OVER();
+    std::vector<emc_read> reads;
+    emc_call * woken[N_CALLS];
+    int n_woken = 0;
     {
         std::lock_guard<std::mutex> lock(mutex);
+        const bool  staged = read.layer == STAGED;
+        emc_piece & p      = staged ? staging->piece(read.slot) : piece(layers[read.layer], read.slot, read.kind);
+        p.failed = p.failed || error;
+        p.left  -= 1;
+        if (p.left > 0) {
+            return;
+        }
         counters.pieces_landed += 1;
-        counters.errors        += p.failed.load(std::memory_order_relaxed);
-        layer.slot_left[read.slot] -= 1;
-        if (layer.slot_left[read.slot] == 0) {
-            bool failed = false;
-            for (int k = 0; k < (int) layer.layout.kinds.size(); ++k) {
-                failed = failed || piece(layer, read.slot, k).failed.load(std::memory_order_relaxed);
-            }
-            if (failed) {
-                layer.table->fail(read.slot, read.generation);
-            } else {
-                layer.table->complete(read.slot, read.generation);
+        counters.errors        += p.failed;
+        if (!staged) {
+            slot_piece_landed(read);
+        } else if (streaming && !staging->holder(read.slot)) {
+            pump(reads);  // nobody came for it: its buffer may be what the stream waits for
+        }
+        for (const auto & call : calls) {
+            const bool waits = staged ? staging->holder(read.slot) == call.get() : call->layer == read.layer && call->kind == read.kind;
+            if (call->n_waiting > 0 && waits) {
+                woken[n_woken++] = call.get();
             }
         }
-        wake = n_waiting > 0;
     }
-    if (wake) {
-        landed.notify_all();
+    submit(reads);
+    // the threads of a call wait for the same thing, whichever piece lands next: all of them can go on, and no others
+    for (int i = 0; i < n_woken; ++i) {
+        woken[i]->landed.notify_all();
+    }
+}
+
+// The slot stays LOADING, and so is not given away, until all of its pieces are there.
+void emc_cache::slot_piece_landed(const emc_read & read) {
+    layer_state & layer = layers[read.layer];
+    layer.slot_left[read.slot] -= 1;
+    if (layer.slot_left[read.slot] > 0) {
+        return;
+    }
+    bool failed = false;
+    for (int k = 0; k < (int) layer.layout.kinds.size(); ++k) {
+        failed = failed || piece(layer, read.slot, k).failed;
+    }
+    if (failed) {
+        layer.table->fail(read.slot, read.generation);
+    } else {
+        layer.table->complete(read.slot, read.generation);
     }
 }
 
@@ -302,6 +511,7 @@ emc_stats emc_cache::stats() const {
     std::lock_guard<std::mutex> lock(mutex);
     emc_stats s = counters;
     const emc_reader_stats r = reader->stats();
+    s.ahead_dropped = staging->n_dropped();
     s.read_bytes = r.bytes;
     s.read_ns    = r.ns;
     return s;
@@ -320,6 +530,8 @@ void emc_cache::check() const {
             resident += layer.table->state(slot) == emc_slot_state::READY;
         }
     }
-    EMC_CHECK(counters.pieces_landed == counters.pieces_queued);
+    staging->check();
+    EMC_CHECK(!streaming && counters.pieces_landed == counters.pieces_queued);
+    EMC_CHECK(counters.ahead_queued == counters.ahead_used + staging->n_dropped() + staging->n_ahead());
     EMC_CHECK(emc_stats_consistent(counters, resident, layers.size() * (uint64_t) options.n_slots));
 }

@@ -1,26 +1,44 @@
 // SPDX-License-Identifier: MIT
-// The expert cache of one model: slot tables and a reader tied together. The only mutex and the only wait are here.
+// The expert cache of one model: slot tables, staging and a reader tied together. The only mutex and the only wait are here.
 //
 // A *call* is one product (one kind) of one layer for one batch:
 //
 //   thread 0      acquire   looks up all experts of the batch, pins them, queues the reads of what is missing (all
-//                           kinds of the layer, the executing kind first), and fixes the order: resident first
-//   every thread  order     walks the experts in that order
-//   every thread  wait      the address of one expert's piece, as soon as that piece has landed
+//                           kinds of the layer, the executing kind first); resident experts take the first positions
+//   every thread  next      the expert at a position; a position is decided once, for whichever piece has landed by then
+//   every thread  data      the address of that expert's piece
 //   every thread  release   the last one unpins
 //
-// acquire returns nullptr when the batch must use the mapping: it needs more experts than the layer has slots, or
-// slots and call objects are taken by other contexts at this moment. Either counts as a bypass and is correct.
+// A call that must not or cannot give every missing expert a slot is a *stream*: what is resident is used from its slot,
+// EMPTY slots are filled, and the rest passes piece by piece through the staging buffers. A buffer is free again once
+// every thread has gone past its expert; then it takes the next piece of this product, after the last one the pieces
+// of the products that follow (the same experts), and where nearly all experts are used those of the next layer. Prefill
+// streams whenever it would have to evict: it uses every expert about once, and decode would pay for its traces.
+//
+// acquire returns nullptr when the batch must use the mapping: it exceeds the slots while there is no staging or another
+// stream has it, or call objects are taken by other contexts. Each counts as a bypass and is correct.
 //
 // Several calls may be open at once, from different contexts. Races and what excludes them (tests/test-order.cpp
 // has a test for each, of the same name):
 //
-//   readiness_read_once      a read ends while the order is made: the order is made from one snapshot
+//   readiness_read_once      a read ends while a position is decided: the mutex is held, each piece is asked once
 //   slot_in_use_is_pinned    another context wants the slot that is being multiplied: pins exclude eviction
 //   no_duplicate_read        two contexts miss the same expert: the first claims it (LOADING), the second joins
 //   late_piece_keeps_slot    a call ends while other kinds of its experts are still on the way: LOADING excludes eviction
-//   error_uses_mapping       a read fails: wait returns nullptr, the expert is computed from the mapping and not kept
+//   error_uses_mapping       a read fails: data returns nullptr, the expert is computed from the mapping and not kept
 //   shutdown_in_flight       the cache is closed with reads queued: they are cancelled or awaited before memory goes
+//   slowest_keeps_buffer     one thread is past an expert, another still multiplies it: the last to pass frees the buffer
+//   abandoned_batch          the product that was read ahead never comes: the next call takes the buffers
+//   late_read_keeps_buffer   a wrong guess is still under way when its buffer is wanted: only landed ones are taken
+//   second_stream            two contexts stream at once: one has staging, the other uses the mapping
+//   joined_slot_of_a_stream  a decode call joins a slot that a stream fills: the later kinds are queued at the latest
+//                            when the stream's call ends
+//
+// Nobody waits in a circle. A thread waits only in next, holding nothing, for any one piece of its call to land, and every
+// such piece gets there: its read has been queued, or it is queued by a call that does not wait for this one (only the
+// one open stream holds reads back, and never of the kind that it executes itself), or it needs a buffer. Buffers
+// come free without this call's help (guesses land) or by its own threads going past pieces that have landed, which
+// take the next positions at once.
 //
 // Lock order: the mutex here is never held while the reader is called, nor across I/O.
 #pragma once
@@ -29,6 +47,7 @@
 #include "../core/slot-table.h"
 #include "../core/stats.h"
 #include "../io/reader.h"
+#include "staging.h"
 #include "trace-writer.h"
 
 #include <atomic>
@@ -55,30 +74,34 @@ uint64_t emc_layer_slot_bytes(const emc_layer & layer);
 
 struct emc_cache_options {
     int         n_slots    = 0;          // in each layer
+    int         n_staging  = 0;          // buffers for streams, each of the largest piece
     uint64_t    read_bytes = 1024*1024;  // largest single read, a multiple of EMC_ALIGN
     std::string policy     = "lru";
 };
 
 class emc_cache;
 
-// The readiness of one piece of one slot. Written by the reader's threads, read by compute threads.
-struct emc_piece {
-    std::atomic<int32_t> left{0};  // reads that have not ended
-    std::atomic<bool>    failed{false};
-    char *               data = nullptr;  // guarded by left: written before the reads are queued
-};
-
 struct emc_call {
     int n = 0;                          // experts of this batch
     std::vector<int32_t>     experts;   // [n], as handed to acquire
-    std::vector<int32_t>     order;     // [n], indices into experts
 
-    // private to the cache
-    int                      layer = 0;
-    std::vector<emc_slot>    slots;     // [n]
-    std::vector<emc_piece *> pieces;    // [n]
-    std::vector<uint8_t>     ready;     // [n], the snapshot that order was made from
+    // private to the cache; guarded by its mutex unless it says otherwise
+    int                      layer   = 0;
+    int                      kind    = 0;
+    int                      n_users = 0;
+    std::vector<emc_slot>    slots;     // [n], EMC_NO_SLOT: streams. Fixed by acquire
+    std::vector<int>         buffers;   // [n], staging buffer that it holds
+    std::vector<emc_piece *> pieces;    // [n], nullptr while a streaming piece has no buffer. Fixed once it is in order
+    std::vector<int32_t>     order;     // the first n_decided, indices into experts, are fixed
+    std::vector<int32_t>     pending;   // the rest
+    std::vector<int32_t>     unread;    // streaming, no buffer yet; from next_unread on
+    size_t                   next_unread = 0;
+    std::vector<emc_read>    held_back; // later kinds of slots being filled: after this kind's pieces
+    int                      n_waiting = 0;
+    std::condition_variable  landed;
+    std::atomic<int>         n_decided{0};
     std::atomic<int>         users{0};
+    std::unique_ptr<std::atomic<int>[]> to_pass;  // [n], threads that have not gone past a streaming expert
 };
 
 class emc_cache : private emc_read_sink {
@@ -94,10 +117,15 @@ public:
     // are under way (its products share it). users: threads that will call release.
     emc_call * acquire(int layer, int kind, const int32_t * experts, int n, int64_t rows, const void * batch, int users);
 
-    // The address of the i-th expert's piece, or nullptr: it could not be read. REQUIRES: 0 <= i < call->n.
-    const void * wait(emc_call * call, int i);
+    // The expert to compute at this position, an index into call->experts, once its piece has landed. Every thread asks
+    // for 0, 1, ... n-1 in turn, and by asking says that it is done with the one before.
+    int next(emc_call * call, int position);
 
-    // true for the last of the call's users: the call object is free again.
+    // The address of that expert's piece, or nullptr: it could not be read. REQUIRES: next has returned i.
+    const void * data(const emc_call * call, int i) const;
+
+    // true for the last of the call's users: the call object is free again. REQUIRES: the thread has asked for every
+    // position, or no thread asks for any more.
     bool release(emc_call * call);
 
     emc_stats stats() const;
@@ -130,7 +158,18 @@ private:
 
     void read_done(const emc_read & read, int error) override;
     bool begins_batch(layer_state & layer, int kind, const void * batch);
-    void queue_piece(layer_state & layer, int layer_id, emc_slot slot, int kind, std::vector<emc_read> & reads);
+    int  pin_resident(emc_call & call, const int32_t * experts, int n);
+    void unpin_all(emc_call & call);
+    void expect(const emc_call & call);
+    void take_landed(emc_call & call);
+    void decide(emc_call & call, int position);
+    void pass(emc_call & call, int i);
+    void pump(std::vector<emc_read> & reads);
+    void queue_piece(emc_piece & piece, const emc_piece_key & key, char * buffer, emc_read read, std::vector<emc_read> & reads);
+    void queue_slot_piece(int layer_id, emc_slot slot, int kind, std::vector<emc_read> & reads);
+    void queue_staged_piece(const emc_piece_key & key, int buffer, std::vector<emc_read> & reads);
+    void submit(const std::vector<emc_read> & reads);
+    void slot_piece_landed(const emc_read & read);
     emc_piece & piece(layer_state & layer, emc_slot slot, int kind) const {
         return layer.pieces[(size_t) slot * layer.layout.kinds.size() + kind];
     }
@@ -141,14 +180,17 @@ private:
     char *                            slab       = nullptr;
     uint64_t                          slab_bytes = 0;
 
-    mutable std::mutex                     mutex;  // guards all below, the tables, slot_left and batches
-    std::condition_variable                landed;
+    mutable std::mutex                     mutex;  // guards all below, the tables, pieces, slot_left and batches
     emc_stats                              counters;
     emc_tick                               tick      = 0;
     int                                    n_waiting = 0;
     std::chrono::steady_clock::time_point  waiting_since;
     std::vector<std::unique_ptr<emc_call>> calls;
     std::vector<emc_call *>                free_calls;
+    std::unique_ptr<emc_staging>           staging;
+    emc_call *                             streaming = nullptr;  // the one open call that uses staging
+    std::vector<emc_piece_key>             expected;             // pieces to read ahead; from next_expected on
+    size_t                                 next_expected = 0;
 
     // last member: its threads end before anything that they touch
     std::unique_ptr<emc_reader>       reader;

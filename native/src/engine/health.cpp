@@ -65,14 +65,18 @@ std::string emc_health_text(const emc_health & h, int pid, double now) {
     b.sample("info", std::string(",mode=\"") + (h.on ? "cache" : "mmap") + "\",reason=\"" + label_value(h.reason) +
         "\",policy=\"" + label_value(h.policy) + "\",engine=\"" + label_value(h.engine) + "\",direct=\"" + (h.direct ? "1" : "0") + "\"", "1");
     b.one("asked_bytes",     "gauge", "Memory asked for.",                             std::to_string(h.asked_bytes));
-    b.one("delivered_bytes", "gauge", "Memory that the slots take.",                   std::to_string(h.delivered_bytes));
+    b.one("delivered_bytes", "gauge", "Memory that slots and staging take.",           std::to_string(h.delivered_bytes));
+    b.one("staging_bytes",   "gauge", "Memory of it that prefill streams through.",    std::to_string(h.staging_bytes));
     b.one("slots",           "gauge", "Slots over all layers; a slot holds an expert.", std::to_string(h.slots));
     b.one("cycle_bytes",     "gauge", "Slot memory that one token touches.",           std::to_string(h.cycle_bytes));
     b.one("cycles",          "gauge", "Token cycles that fit into the slots.",         number(h.cycles));
     b.by_phase("hits_total",   "Lookups of an expert of a layer for a batch that found it.",  s.hits);
     b.by_phase("misses_total", "Lookups that had to read it.",                                s.misses);
+    b.by_phase("streamed_total", "Misses that took no slot but passed through staging.",        s.streamed);
     b.by_phase("bypass_total", "Products that used the mapping although the cache is on.",    s.bypass);
     b.one("decode_tokens_total", "counter", "Tokens in decode batches.",                            std::to_string(s.decode_tokens));
+    b.one("ahead_pieces_total",  "counter", "Pieces read into staging before their product began.",  std::to_string(s.ahead_queued));
+    b.one("ahead_dropped_total", "counter", "Pieces of these that nothing asked for in time.",       std::to_string(s.ahead_dropped));
     b.one("read_bytes_total",    "counter", "Bytes read from the model's files into slots.",        std::to_string(s.read_bytes));
     b.one("read_seconds_total",  "counter", "Time in reads, summed over reader threads.",           number((double) s.read_ns / 1e9));
     b.one("stall_seconds_total", "counter", "Time in which a compute thread waited for a piece.",   number((double) s.stall_ns / 1e9));

@@ -18,6 +18,7 @@ struct emc_health {
     bool        direct          = false;
     uint64_t    asked_bytes     = 0;
     uint64_t    delivered_bytes = 0;
+    uint64_t    staging_bytes   = 0;
     uint64_t    slots           = 0;  // over all layers
     uint64_t    cycle_bytes     = 0;
     double      cycles          = 0;
