@@ -77,7 +77,7 @@ class MoeShape:
 
 # The board of the demo has 768 MiB: this one (about 960 MiB) does not fit. What a token touches is small on purpose,
 # because an emulated CPU computes it at a hundredth of a real one's speed.
-DEMO = MoeShape(layers=6, experts=512, experts_used=2, embedding=384, expert_hidden=256, heads=4, kv_heads=1)
+DEMO = MoeShape(layers=6, experts=440, experts_used=2, embedding=384, expert_hidden=256, heads=4, kv_heads=1)
 # The shape that all decode figures are quoted for: 24 layers of 64 experts, 1.6 MiB an expert.
 BENCH = MoeShape(layers=24, experts=64, experts_used=4, embedding=1024, expert_hidden=512, heads=16, kv_heads=4)
 TINY = MoeShape(layers=4, experts=16, experts_used=2, embedding=128, expert_hidden=96, heads=4, kv_heads=2, head=32)

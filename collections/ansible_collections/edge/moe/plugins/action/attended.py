@@ -37,7 +37,7 @@ class ActionModule(ActionBase):
                 "pattern": {"type": "str", "default": ""},
                 "noun": {"type": "str", "default": ""},
                 "total": {"type": "int", "default": 0},
-                "every_s": {"type": "int", "default": 20},
+                "every_s": {"type": "int", "default": 15},
                 "timeout_s": {"type": "int", "default": 14400},
             }
         )
@@ -57,7 +57,8 @@ class ActionModule(ActionBase):
         if "ansible_job_id" not in job:
             return job
         self._task.async_val = 0
-        self._wait(job["results_file"], args, started)
+        host = self._task.delegate_to or (task_vars or {}).get("inventory_hostname", "")
+        self._wait(job["results_file"], args, host, started)
         status_args = {"jid": job["ansible_job_id"], "_async_dir": os.path.dirname(job["results_file"])}
         result = self._execute_module("ansible.legacy.async_status", dict(status_args), task_vars=task_vars)
         self._execute_module("ansible.legacy.async_status", {**status_args, "mode": "cleanup"}, task_vars=task_vars)
@@ -70,7 +71,7 @@ class ActionModule(ActionBase):
             result["log_tail"] = tail["stdout"].splitlines()
         return result
 
-    def _wait(self, results_file: str, args: dict[str, Any], started: float) -> None:
+    def _wait(self, results_file: str, args: dict[str, Any], host: str, started: float) -> None:
         """Return when the job has ended. Looks with `cat`: a module for each look would cost a small board dear."""
         pause, spoken = 1.0, started
         while True:
@@ -87,11 +88,10 @@ class ActionModule(ActionBase):
                 raise AnsibleActionFail(f"{args['module']} did not end within {args['timeout_s']} s.")
             if now - spoken >= args["every_s"]:
                 spoken = now
-                self._speak(args, int(now - started))
+                self._speak(args, host, int(now - started))
 
-    def _speak(self, args: dict[str, Any], elapsed: int) -> None:
+    def _speak(self, args: dict[str, Any], host: str, elapsed: int) -> None:
         path = shell_path(args["progress_file"])
-        host = self._task.delegate_to or self._play_context.remote_addr
         command = {
             "last_line": f"tail -n 1 {path}",
             "size": f"stat -c %s {path}",

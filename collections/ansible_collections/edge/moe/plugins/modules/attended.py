@@ -49,7 +49,7 @@ options:
   every_s:
     description: Seconds between two lines.
     type: int
-    default: 20
+    default: 15
   timeout_s:
     description: Seconds after which the module is stopped.
     type: int

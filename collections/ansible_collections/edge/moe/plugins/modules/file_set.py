@@ -7,13 +7,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: file_set
-short_description: Make a folder hold exactly the given text files of one kind
+short_description: Write several text files in one task
 version_added: 1.0.0
 description:
-  - Writes the files that differ, removes those of the same suffix that are not named, and leaves all others alone.
-  - One task and one transfer for a whole package, where a copy task takes several for each file.
+  - Makes folders, writes the files that differ, and removes files of a kind that are no longer named. All others
+    are left alone.
+  - One task and one transfer, where M(ansible.builtin.template) and M(ansible.builtin.copy) take several for each
+    file. On a slow board or a long line that is most of a play's time.
   - Each file is replaced atomically.
-  - Folder and files belong to the user that runs the module, with modes 0755 and 0644.
+  - Folders (mode 0755) and files belong to the user that runs the module.
 author:
   - edge.moe contributors (@edge-moe)
 attributes:
@@ -28,38 +30,80 @@ attributes:
     support: full
     platforms: posix
 options:
-  path:
-    description: The folder. It is made if it is not there, but its parent must be.
-    type: path
-    required: true
+  folders:
+    description: Folders to make, outer ones first. The parent of the first must be there.
+    type: list
+    elements: path
+    default: []
   files:
-    description: Names (without a folder) and texts.
-    type: dict
+    description: The files.
+    type: list
+    elements: dict
     required: true
-  suffix:
-    description: Which files belong to the set; every name must end with it.
-    type: str
-    required: true
+    suboptions:
+      path:
+        description: Where it goes, absolute. Its folder must be there or be one of O(folders).
+        type: path
+        required: true
+      text:
+        description: What it holds.
+        type: str
+        required: true
+      mode:
+        description: Its mode, octal and quoted.
+        type: str
+        default: "0644"
+  exclusive:
+    description: Folders in which O(files) name all files of a kind, so that others of that kind are removed.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: The folder.
+        type: path
+        required: true
+      suffix:
+        description: Which files are of the kind.
+        type: str
+        required: true
 """
 
 EXAMPLES = r"""
+- name: Install a unit and its settings
+  edge.moe.file_set:
+    folders: [/etc/edge-moe]
+    files:
+      - path: /etc/edge-moe/example.env
+        text: "LEVEL=3\n"
+      - path: /etc/systemd/system/example.service
+        text: "{{ lookup('ansible.builtin.template', 'example.service.j2') }}"
+
 - name: Install a Python package
   edge.moe.file_set:
-    path: /usr/lib/edge-moe/package
-    suffix: .py
+    folders: [/usr/lib/edge-moe/package]
     files:
-      __init__.py: ""
-      __main__.py: |
-        print("hello")
+      - path: /usr/lib/edge-moe/package/__main__.py
+        text: |
+          print("hello")
+    exclusive:
+      - path: /usr/lib/edge-moe/package
+        suffix: .py
 """
 
 RETURN = r"""
+made:
+  description: Folders that were, or in check mode would be, made or given their mode and owner.
+  returned: success
+  type: list
+  elements: str
+  sample: [/etc/edge-moe]
 written:
   description: Files that were, or in check mode would be, written.
   returned: success
   type: list
   elements: str
-  sample: [__main__.py]
+  sample: [/etc/systemd/system/example.service]
 removed:
   description: Files that were, or in check mode would be, removed.
   returned: success
@@ -69,87 +113,141 @@ removed:
 """
 
 import os
+import re
 import tempfile
+from dataclasses import dataclass
 
 from ansible.module_utils.basic import AnsibleModule
 
-DIR_MODE, FILE_MODE = 0o755, 0o644
+FOLDER_MODE = 0o755
 
 
-def present(path: str, suffix: str) -> dict[str, str | None]:
-    """Texts of the files that are there; None for one whose owner or mode is not ours to leave."""
-    found: dict[str, str | None] = {}
+@dataclass(frozen=True)
+class File:
+    path: str
+    text: str
+    mode: int
+
+
+def folder_is_right(path: str) -> bool:
     if not os.path.isdir(path):
-        return found
-    for name in os.listdir(path):
-        whole = os.path.join(path, name)
-        if not name.endswith(suffix) or (os.path.isdir(whole) and not os.path.islink(whole)):
-            continue
-        state = os.lstat(whole)
-        right = not os.path.islink(whole) and state.st_mode & 0o7777 == FILE_MODE and state.st_uid == os.geteuid()
-        found[name] = None
-        if right:
-            with open(whole, encoding="utf-8", errors="replace", newline="") as handle:
-                found[name] = handle.read()
-    return found
+        return False
+    state = os.stat(path)
+    return state.st_mode & 0o7777 == FOLDER_MODE and state.st_uid == os.geteuid()
 
 
-def replace(path: str, name: str, text: str) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path, prefix=".new-")
+def present_text(path: str) -> str | None:
+    """What the file holds; None if there is no plain file."""
+    if os.path.islink(path) or not os.path.isfile(path):
+        return None
+    with open(path, encoding="utf-8", errors="replace", newline="") as handle:
+        return handle.read()
+
+
+def file_is_right(file: File) -> bool:
+    if present_text(file.path) != file.text:
+        return False
+    state = os.lstat(file.path)
+    return state.st_mode & 0o7777 == file.mode and state.st_uid == os.geteuid()
+
+
+def strangers(folder: str, suffix: str, files: list[File]) -> list[str]:
+    """Files and links of this kind in the folder that are not among ``files``."""
+    if not os.path.isdir(folder):
+        return []
+    named = {file.path for file in files}
+    found = (os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(suffix))
+    return sorted(path for path in found if path not in named and (os.path.islink(path) or not os.path.isdir(path)))
+
+
+def replace(file: File) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(file.path), prefix=".new-")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as handle:
-            handle.write(text)
-            os.fchmod(handle.fileno(), FILE_MODE)
-        os.rename(temporary, os.path.join(path, name))
+            handle.write(file.text)
+            os.fchmod(handle.fileno(), file.mode)
+        os.rename(temporary, file.path)
     except BaseException:
         os.unlink(temporary)
         raise
 
 
+def make_folder(path: str) -> None:
+    if not os.path.isdir(path):
+        os.mkdir(path)
+    os.chown(path, os.geteuid(), os.getegid())
+    os.chmod(path, FOLDER_MODE)
+
+
+def parse_files(module: AnsibleModule) -> list[File]:
+    files = []
+    for entry in module.params["files"]:
+        path, mode = entry["path"], entry["mode"]
+        if not os.path.isabs(path) or os.path.normpath(path) != path:
+            module.fail_json(msg=f"files: path {path!r} must be absolute, without . and .. in it")
+        if not re.fullmatch("[0-7]{3,4}", mode):
+            module.fail_json(msg=f"files: mode {mode!r} of {path} must be octal digits in quotes, such as '0644'")
+        files.append(File(path, entry["text"], int(mode, 8)))
+    return files
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "path": {"type": "path", "required": True},
-            "files": {"type": "dict", "required": True},
-            "suffix": {"type": "str", "required": True},
+            "folders": {"type": "list", "elements": "path", "default": []},
+            "files": {
+                "type": "list",
+                "elements": "dict",
+                "required": True,
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "text": {"type": "str", "required": True, "no_log": False},
+                    "mode": {"type": "str", "default": "0644"},
+                },
+            },
+            "exclusive": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "suffix": {"type": "str", "required": True},
+                },
+            },
         },
         supports_check_mode=True,
     )
-    path, suffix = module.params["path"], module.params["suffix"]
-    files: dict[str, str] = module.params["files"]
-    for name, text in files.items():
-        if os.path.basename(name) != name or not name.endswith(suffix) or not isinstance(text, str):
-            module.fail_json(
-                msg=f"files: {name!r} must be a plain name that ends with {suffix!r}, with a text as value"
-            )
-    before = present(path, suffix)
-    written = sorted(name for name, text in files.items() if before.get(name) != text)
-    removed = sorted(before.keys() - files.keys())
-    made = not os.path.isdir(path)
-    owned = made or (os.stat(path).st_mode & 0o7777 == DIR_MODE and os.stat(path).st_uid == os.geteuid())
-    if not module.check_mode:
-        try:
-            if made:
-                os.mkdir(path)
-            if made or not owned:
-                os.chown(path, os.geteuid(), os.getegid())
-                os.chmod(path, DIR_MODE)
-            for name in written:
-                replace(path, name, files[name])
-            for name in removed:
-                os.unlink(os.path.join(path, name))
-        except OSError as error:
-            module.fail_json(msg=f"{path} cannot take its files: {error}")
+    files = parse_files(module)
+    made = [path for path in module.params["folders"] if not folder_is_right(path)]
+    written = [file for file in files if not file_is_right(file)]
+    removed = [path for kind in module.params["exclusive"] for path in strangers(kind["path"], kind["suffix"], files)]
+    wanted = {file.path: file.text for file in files}
     diff = [
         {
-            "before": before.get(name) or "",
-            "after": files.get(name, ""),
-            "before_header": os.path.join(path, name),
-            "after_header": os.path.join(path, name),
+            "before": present_text(path) or "",
+            "after": wanted.get(path, ""),
+            "before_header": path,
+            "after_header": path,
         }
-        for name in written + removed
+        for path in [file.path for file in written] + removed
     ]
-    module.exit_json(changed=bool(written or removed or made or not owned), written=written, removed=removed, diff=diff)
+    if not module.check_mode:
+        try:
+            for path in made:
+                make_folder(path)
+            for file in written:
+                replace(file)
+            for path in removed:
+                os.unlink(path)
+        except OSError as error:
+            module.fail_json(msg=f"cannot write the files: {error}")
+    module.exit_json(
+        changed=bool(made or written or removed),
+        made=made,
+        written=[file.path for file in written],
+        removed=removed,
+        diff=diff,
+    )
 
 
 if __name__ == "__main__":
