@@ -2,6 +2,8 @@
 // The only file that knows both ggml and the cache; the only one that reads the environment or prints.
 #include "edge-moe-ggml.h"
 
+#include "routers.h"
+
 #include "../src/core/budget.h"
 #include "../src/core/config.h"
 #include "../src/engine/cache.h"
@@ -42,10 +44,13 @@ struct edge_moe_call {
     emc_call *                    inner = nullptr;
     std::vector<int32_t>          used;    // experts of the batch, by id
     std::vector<int32_t>          unused;  // the others
+    std::vector<int32_t>          guesses;
     std::vector<int32_t>          entry;   // by expert: index into used
 };
 
 namespace {
+
+constexpr int GUESSES_MAX = 16;  // experts that are guessed for a token in a layer
 
 // The model that the cache serves. Immutable after construction but for the free list.
 struct served_model {
@@ -55,6 +60,9 @@ struct served_model {
     emc_health                                        health;   // stats are filled in when it is read
     std::unique_ptr<emc_cache>                        cache;    // after files: its reader uses them
 
+    // what guesses at each cached layer's choice, or null; scratch inside, so one thread at a time
+    std::vector<std::unique_ptr<emc_router>>          routers;
+    std::mutex                                        guessing; // guards routers
     std::mutex                                        mutex;    // guards free_calls
     std::vector<std::unique_ptr<edge_moe_call>>       free_calls;
 };
@@ -153,6 +161,7 @@ struct edge_moe_loader::impl {
     };
     std::map<int, std::map<int, tensor_place>> layers;  // experts, by layer and place in the order of execution
     std::vector<const ggml_tensor *>           dense;   // served from the mapping
+    edge_moe_routers                           routers;
     std::set<const void *>                     mappings;
 
     std::string decide(served_model & model, int n_experts, int n_used, bool mapped);
@@ -170,6 +179,7 @@ bool edge_moe_reads(const char * tensor_name) {
 void edge_moe_loader::add(const struct ggml_tensor * tensor, int fd, const void * mapping, uint64_t offset) {
     const bool in_mapping = tensor->data == (const char *) mapping + offset;
     pimpl->mappings.insert(mapping);
+    pimpl->routers.add(tensor, fd, offset);
     int layer = 0;
     int place = 0;
     if (parse_name(tensor->name, layer, place) && tensor->ne[2] > 1 && tensor->ne[3] == 1) {
@@ -197,6 +207,7 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     model.mappings = mappings;
 
     std::vector<emc_layer> cached;
+    std::vector<int>       numbers;  // of the cached layers
     std::map<int, int>     file_of;  // fd -> index in files
     emc_budget_request     request;
     for (const auto & layer : layers) {
@@ -228,6 +239,7 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
         request.round_bytes += emc_layer_slot_bytes(layout);
         request.n_experts    = std::max(request.n_experts, layout.n_experts);
         cached.push_back(std::move(layout));
+        numbers.push_back(layer.first);
     }
     if (cached.empty()) {
         return "no layer computes its experts from the mapped file; start with --cpu-moe --no-repack --no-host";
@@ -269,6 +281,11 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     options.n_staging  = budget.staging;
     options.read_bytes = (uint64_t) config.read_kib * 1024;
     options.policy     = config.policy;
+    options.on_trial   = config.lookahead == emc_lookahead_mode::AUTOMATIC;
+    if (config.lookahead != emc_lookahead_mode::OFF) {
+        model.routers     = routers.make(numbers);
+        options.n_guesses = std::min({ n_used + (n_used + 1) / 2, request.n_experts, GUESSES_MAX });
+    }
     auto reader = emc_reader_pread(model.files, config.io_depth);
     health.engine = reader->name();
     model.cache = emc_cache::make(std::move(cached), options, std::move(reader), std::move(trace), error);
@@ -280,6 +297,7 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
         call->used  .reserve(request.n_experts);
         call->unused.reserve(request.n_experts);
         call->entry .resize (request.n_experts);
+        call->guesses.reserve((size_t) GUESSES_MAX * EMC_DECODE_ROWS);
         model.free_calls.push_back(std::move(call));
     }
 
@@ -362,6 +380,37 @@ void edge_moe_unmap(const void * mapping) {
 // the CPU backend's side
 //
 
+// From the state that this layer's experts are given to the experts that the next layer will probably choose.
+static void look_ahead(served_model & model, int layer, const struct ggml_tensor * state, std::vector<int32_t> & guesses) {
+    if ((size_t) layer >= model.routers.size() || !model.routers[(size_t) layer]) {
+        return;
+    }
+    emc_router & router = *model.routers[(size_t) layer];
+    const int n = model.cache->guesses_wanted();
+    if (n == 0 || state->type != GGML_TYPE_F32 || state->ne[0] != router.width() || state->ne[1] != 1) {
+        return;
+    }
+    std::unique_lock<std::mutex> lock(model.guessing, std::try_to_lock);
+    if (!lock) {
+        return;
+    }
+    int32_t top[EMC_DECODE_ROWS][GUESSES_MAX];
+    const int n_rows = (int) state->ne[2];
+    for (int row = 0; row < n_rows; ++row) {
+        router.guess((const float *) ((const char *) state->data + (size_t) row * state->nb[2]), n, top[row]);
+    }
+    // the best of every token first
+    guesses.clear();
+    for (int rank = 0; rank < n; ++rank) {
+        for (int row = 0; row < n_rows; ++row) {
+            if (std::find(guesses.begin(), guesses.end(), top[row][rank]) == guesses.end()) {
+                guesses.push_back(top[row][rank]);
+            }
+        }
+    }
+    model.cache->foresee(layer, guesses.data(), (int) guesses.size());
+}
+
 struct edge_moe_call * edge_moe_begin(const struct ggml_tensor * dst, const int64_t * row_counts, int nth) {
     registry & r = the_registry();
     if (!r.active.load(std::memory_order_acquire)) {
@@ -408,6 +457,9 @@ struct edge_moe_call * edge_moe_begin(const struct ggml_tensor * dst, const int6
         std::lock_guard<std::mutex> lock(model->mutex);
         model->free_calls.push_back(std::move(call));
         return nullptr;
+    }
+    if (tensor.kind == 0 && emc_phase_of(ids->ne[1]) == EMC_DECODE) {
+        look_ahead(*model, tensor.layer + 1, dst->src[1], call->guesses);
     }
     call->model = std::move(model);
     return call.release();

@@ -61,7 +61,7 @@ static void text() {
             CHECK(t.find("# TYPE " + name + " ") < t.find("\n" + name + "{"));
         }
     }
-    CHECK_EQ(samples, 24);
+    CHECK_EQ(samples, 27);
 }
 
 static void writer() {

@@ -24,10 +24,12 @@ std::vector<emc_layer> layout() {
 }
 
 struct fixture {
-    explicit fixture(int n_slots, uint64_t read_bytes = 4096, int n_staging = 0) {
+    explicit fixture(int n_slots, uint64_t read_bytes = 4096, int n_staging = 0, int n_guesses = 0) {
         emc_cache_options options;
         options.n_slots    = n_slots;
         options.n_staging  = n_staging;
+        options.n_guesses  = n_guesses;
+        options.on_trial   = false;
         options.read_bytes = read_bytes;
         std::string error;
         cache = emc_cache::make(layout(), options, std::make_unique<fake_reader>(io), nullptr, error);
@@ -69,6 +71,19 @@ struct fixture {
             io.finish_all();
             compute(call);
         }
+    }
+    void foresee(int layer, std::vector<int32_t> experts) { cache->foresee(layer, experts.data(), (int) experts.size()); }
+    // Experts of the reads that are under way, each once, in their order.
+    std::vector<int> reading(int layer) const {
+        std::vector<int> experts;
+        for (const emc_read & read : io.queue) {
+            const emc_extent extent = layout()[(size_t) layer].kinds[(size_t) read.kind];
+            const int expert = (int) ((read.offset + read.length / 2 - extent.offset) / extent.stride);
+            if (read.layer == layer && std::find(experts.begin(), experts.end(), expert) == experts.end()) {
+                experts.push_back(expert);
+            }
+        }
+        return experts;
     }
     fake_reader_state          io;
     std::unique_ptr<emc_cache> cache;
@@ -259,6 +274,14 @@ static void error_uses_mapping() {
     CHECK(f.cache->release(two));
     CHECK_EQ(f.cache->stats().errors, 4u);
     f.cache->check();
+}
+
+static void shutdown_with_guesses_to_follow() {
+    fixture f(4, 1 << 20, 0, 4);
+    f.foresee(1, { 3, 4, 5 });
+    CHECK((f.reading(1) == std::vector<int>{ 3 }));
+    f.cache.reset();  // the read of 3 is cancelled, and none of 4 begins
+    CHECK_EQ(f.io.submitted, 3u);
 }
 
 static void shutdown_in_flight() {
@@ -496,6 +519,102 @@ static void error_in_a_stream_uses_mapping() {
     f.cache->check();
 }
 
+// Guessed experts are read when nothing that was asked for is under way, best first, a few pieces at a time.
+static void guesses_wait_for_what_is_asked_for() {
+    fixture f(4, 1 << 20, 0, 4);
+    CHECK_EQ(f.cache->guesses_wanted(), 4);
+    f.event(1, { 5 });
+    emc_call * call = f.acquire(0, 0, { 1 });
+    f.foresee(1, { 5, 7, 2 });
+    CHECK(f.reading(1).empty());              // expert 1 is on its way
+    f.io.finish_kind(0);
+    f.io.finish_kind(1);
+    CHECK(f.reading(1).empty());
+    f.io.finish(0);
+    CHECK((f.reading(1) == std::vector<int>{ 7 }));  // 5 is there already
+    f.compute(call);
+    f.io.finish_all();                        // 7, and then 2
+    CHECK_EQ(f.cache->stats().guessed, 2u);
+    f.compute(f.acquire(1, 0, { 2, 5, 7 }));
+    const emc_stats s = f.cache->stats();
+    CHECK_EQ(s.guessed_used, 2u);
+    CHECK_EQ(s.hits[EMC_DECODE], 3u);
+    f.cache->check();
+}
+
+static void guess_is_joined() {
+    fixture f(4, 1 << 20, 0, 4);
+    f.foresee(1, { 3 });
+    CHECK((f.reading(1) == std::vector<int>{ 3 }));
+    const size_t submitted = f.io.submitted;
+    emc_call * call = f.acquire(1, 0, { 3 });
+    CHECK_EQ(f.io.submitted, submitted);
+    f.foresee(0, { 6 });
+    CHECK(f.reading(0).empty());              // what was guessed is now asked for: nothing else begins
+    std::thread waiter([&] { f.compute(call); });
+    f.io.finish_all();
+    waiter.join();
+    f.io.finish_all();
+    f.cache->check();
+}
+
+// A guess neither takes the slot of another guess nor one in use; with no other slot it is not followed.
+static void guess_spares_guessed_and_pinned() {
+    fixture f(3, 1 << 20, 0, 4);
+    f.event(1, { 0 });
+    f.event(1, { 1 });
+    f.event(1, { 2 });
+    f.foresee(1, { 0, 1, 4 });                // the least recent, 0, is guessed itself
+    f.io.finish_all();
+    emc_call * call = f.acquire(1, 0, { 0, 1, 4 });
+    CHECK_EQ(f.cache->stats().hits[EMC_DECODE], 3u);
+    f.foresee(1, { 6 });                      // from another context
+    CHECK(f.io.queue.empty());
+    f.compute(call);
+    f.cache->check();
+}
+
+static void wrong_guesses_lose_trust_and_are_counted() {
+    fixture f(2, 1 << 20, 0, 1);
+    f.drive_at_once();
+    int followed = 0;
+    for (int i = 0; i < 200; ++i) {
+        const uint64_t before = f.cache->stats().guessed;
+        f.foresee(1, { 2 + i % 6 });
+        followed += f.cache->stats().guessed != before;
+        for (int kind = 0; kind < 3; ++kind) {
+            f.compute(f.acquire(1, kind, { i % 2 }));
+        }
+    }
+    CHECK(followed > 5 && followed < 60);
+    const emc_stats s = f.cache->stats();
+    CHECK(s.guessed_used == 0 && s.guessed_lost + 1 >= s.guessed);
+    f.cache->check();
+}
+
+static void failed_guess_is_asked_for_again() {
+    fixture f(4, 1 << 20, 0, 4);
+    f.foresee(1, { 3 });
+    f.io.finish(0, EIO);
+    f.io.finish_all();
+    CHECK_EQ(f.cache->stats().guessed_lost, 1u);
+    f.event(1, { 3 });
+    CHECK_EQ(f.cache->stats().misses[EMC_DECODE], 1u);
+    f.cache->check();
+}
+
+// In a prefill nothing is guessed, and what was guessed before it does not count.
+static void prefill_ends_guessing() {
+    fixture f(4, 1 << 20, 0, 4);
+    emc_call * call = f.acquire(1, 0, { 1 });
+    f.foresee(1, { 3 });
+    f.event(1, { 1, 2 }, 9);
+    f.io.finish_all();
+    CHECK_EQ(f.cache->stats().guessed, 0u);
+    f.compute(call);
+    f.cache->check();
+}
+
 static void counting() {
     fixture f(4);
     f.event(0, { 0, 1 });            // 2 misses
@@ -535,6 +654,7 @@ int main(int argc, char ** argv) {
     late_piece_keeps_slot();
     error_uses_mapping();
     shutdown_in_flight();
+    shutdown_with_guesses_to_follow();
     prefill_streams();
     prefill_fills_empty_slots();
     next_layer_is_read_ahead();
@@ -544,6 +664,12 @@ int main(int argc, char ** argv) {
     second_stream();
     joined_slot_of_a_stream();
     error_in_a_stream_uses_mapping();
+    guesses_wait_for_what_is_asked_for();
+    guess_is_joined();
+    guess_spares_guessed_and_pinned();
+    wrong_guesses_lose_trust_and_are_counted();
+    failed_guess_is_asked_for_again();
+    prefill_ends_guessing();
     counting();
     return 0;
 }

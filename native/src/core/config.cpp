@@ -67,8 +67,12 @@ bool emc_config_parse(const std::function<const char *(const char *)> & get, emc
     }
 
     const std::string lookahead = text("EDGE_MOE_LOOKAHEAD");
-    if (!lookahead.empty() && lookahead != "0") {
-        error = complaint("EDGE_MOE_LOOKAHEAD", lookahead, "0 (this version reads nothing ahead)");
+    if (lookahead == "0") {
+        config.lookahead = emc_lookahead_mode::OFF;
+    } else if (lookahead == "1") {
+        config.lookahead = emc_lookahead_mode::ON;
+    } else if (!lookahead.empty() && lookahead != "auto") {
+        error = complaint("EDGE_MOE_LOOKAHEAD", lookahead, "0 for off, 1 for on, or auto for as long as it is faster");
         return false;
     }
 

@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+enum class emc_lookahead_mode { OFF, ON, AUTOMATIC };
+
 struct emc_config {
     bool        is_set    = false;  // EDGE_MOE_CACHE_MIB was given
     bool        automatic = false;  // EDGE_MOE_CACHE_MIB=auto
@@ -13,6 +15,7 @@ struct emc_config {
     int         io_depth  = 4;      // reader threads
     int         read_kib  = 1024;   // largest single read
     std::string policy    = "lru";
+    emc_lookahead_mode lookahead = emc_lookahead_mode::AUTOMATIC;
     std::string trace;              // file; empty = none
     std::string stats_dir;          // directory; empty = none
 

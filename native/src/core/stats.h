@@ -21,6 +21,9 @@ struct emc_stats {
     uint64_t ahead_queued  = 0;    // pieces read into staging before their product began
     uint64_t ahead_used    = 0;
     uint64_t ahead_dropped = 0;    // nothing asked for them in time
+    uint64_t guessed       = 0;    // experts read into a slot before decode asked for them
+    uint64_t guessed_used  = 0;    // of these, asked for while they were there: each is a hit
+    uint64_t guessed_lost  = 0;    // of these, gone before anything asked for them
     uint64_t stall_ns      = 0;    // time in which at least one compute thread waited for a piece
 
     uint64_t read_bytes    = 0;    // as read, with the alignment around pieces

@@ -19,6 +19,10 @@ static constexpr int N_CALLS = 16;
 // In emc_read::layer: the read goes into staging, and slot is the buffer.
 static constexpr int STAGED = -1;
 
+// Guessed pieces that may be under way at once: enough that the drive does not idle between two, and few, since what is
+// asked for meanwhile has to wait for them.
+static constexpr int GUESSED_PIECES = 3;
+
 // A batch that uses at least this share of a layer's experts is taken to use them all in the next layer. Below it the
 // drive would read too much for nothing.
 static constexpr double AHEAD_SHARE = 0.75;
@@ -44,7 +48,8 @@ std::unique_ptr<emc_cache> emc_cache::make(std::vector<emc_layer> layers, const 
 
 emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & options_,
         std::unique_ptr<emc_reader> reader_, std::unique_ptr<emc_trace_writer> trace_) :
-    options(options_), trace(std::move(trace_)), reader(std::move(reader_)) {
+    options(options_), trace(std::move(trace_)), lookahead((int) layouts.size(), options_.n_guesses, options_.on_trial),
+    reader(std::move(reader_)) {
     EMC_CHECK(options.n_slots > 0 && options.read_bytes >= EMC_ALIGN && options.read_bytes % EMC_ALIGN == 0);
     uint64_t buffer_bytes = 0;
     for (const emc_layer & layout : layouts) {
@@ -77,6 +82,7 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
         layer.memory    = next;
         layer.pieces    = std::make_unique<emc_piece[]>((size_t) options.n_slots * n_kinds);
         layer.slot_left.assign(options.n_slots, 0);
+        layer.unproven .assign(options.n_slots, 0);
         auto policy     = emc_policy_make(options.policy, options.n_slots);
         layer.table     = std::make_unique<emc_slot_table>(layer.layout.n_experts, options.n_slots, std::move(policy));
         next += layer.slot_bytes * (uint64_t) options.n_slots;
@@ -103,7 +109,11 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
 
 emc_cache::~emc_cache() {
     EMC_CHECK(!slab || free_calls.size() == calls.size());
-    reader.reset();  // with no stream open, a read that ends queues no other
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        closing = true;  // with no stream open and no guess followed, a read that ends queues no other
+    }
+    reader.reset();
     if (slab) {
         munmap(slab, slab_bytes);
     }
@@ -203,8 +213,14 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
     {
         std::lock_guard<std::mutex> lock(mutex);
         const bool first = begins_batch(layer, kind, batch);
-        if (first && layer_id == 0 && phase == EMC_DECODE) {
-            counters.decode_tokens += (uint64_t) rows;
+        if (first && phase == EMC_PREFILL) {
+            lookahead.interrupted(layer_id);
+        } else if (first) {
+            if (layer_id == 0) {
+                counters.decode_tokens += (uint64_t) rows;
+                lookahead.token(emc_lookahead::clock::now(), rows);
+            }
+            lookahead.event(layer_id, experts, n);
         }
         if (n == 0 || free_calls.empty()) {
             counters.bypass[phase] += 1;
@@ -253,6 +269,7 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
         call->next_unread = 0;
         for (int i = 0; i < n; ++i) {
             if (call->slots[i] != EMC_NO_SLOT) {
+                prove(layer, call->slots[i]);
                 if (event && !stream) {
                     table.hit(call->slots[i], tick);
                     if (trace) {
@@ -274,14 +291,13 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
                 // a later product of a batch finds its expert gone only if another context took the slot in between:
                 // then it is looked up, and read, once more
                 int evicted = -1;
-                const emc_slot slot = table.begin_load(experts[i], tick, &evicted);
+                const emc_slot slot = load(layer_id, experts[i], &evicted);
                 EMC_CHECK(slot != EMC_NO_SLOT && !(stream && evicted >= 0));
                 call->slots[i] = slot;
-                layer.slot_left[slot] = n_kinds;
+                asked_left += n_kinds;
                 loading.push_back(slot);
                 counters.lookups[phase] += 1;
                 counters.misses[phase]  += 1;
-                counters.evictions      += evicted >= 0;
                 if (trace && event) {
                     trace->miss(experts[i], evicted);
                 }
@@ -312,6 +328,92 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
     }
     submit(reads);
     return call;
+}
+
+// Gives the expert a slot, pinned once; the caller queues its pieces and says whether they were asked for.
+emc_slot emc_cache::load(int layer_id, int expert, int * evicted) {
+    layer_state &  layer = layers[layer_id];
+    const emc_slot slot  = layer.table->begin_load(expert, tick, evicted);
+    if (slot != EMC_NO_SLOT) {
+        layer.slot_left[slot]  = (int32_t) layer.layout.kinds.size();
+        counters.evictions    += *evicted >= 0;
+        counters.guessed_lost += layer.unproven[slot];
+        layer.unproven[slot]   = 0;
+    }
+    return slot;
+}
+
+// A call uses the slot. What is still on its way to it is asked for from here on.
+void emc_cache::prove(layer_state & layer, emc_slot slot) {
+    if (layer.unproven[slot]) {
+        layer.unproven[slot] = 0;
+        counters.guessed_used += 1;
+        asked_left   += layer.slot_left[slot];
+        guessed_left -= layer.slot_left[slot];
+    }
+}
+
+int emc_cache::guesses_wanted() const {
+    std::lock_guard<std::mutex> lock(mutex);
+    return lookahead.active() ? lookahead.n_ranks() : 0;
+}
+
+void emc_cache::foresee(int layer_id, const int32_t * experts, int n) {
+    EMC_HAND_OVER();
+    std::vector<emc_read> reads;
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        const emc_slot_table & table = *layers.at(layer_id).table;
+        lookahead.guess(layer_id, experts, n, [&table](int32_t e) { return table.find(e) == EMC_NO_SLOT; });
+        follow_guesses(reads);
+    }
+    submit(reads);
+}
+
+// Begins the read of guessed experts while the drive has nothing to do that was asked for.
+void emc_cache::follow_guesses(std::vector<emc_read> & reads) {
+    if (options.n_guesses == 0 || streaming || closing) {
+        return;
+    }
+    int layer_id = 0;
+    while (asked_left == 0 && guessed_left < GUESSED_PIECES) {
+        const int expert = lookahead.next(&layer_id);
+        if (expert < 0) {
+            return;
+        }
+        layer_state &    layer = layers[layer_id];
+        emc_slot_table & table = *layer.table;
+        if (table.find(expert) != EMC_NO_SLOT) {
+            continue;
+        }
+        // what is guessed and already there must not make room
+        const auto each_resident = [&](void (emc_slot_table::*act)(emc_slot)) {
+            lookahead.each_guess(layer_id, [&](int32_t e) {
+                if (e != expert && table.find(e) != EMC_NO_SLOT) {
+                    (table.*act)(table.find(e));
+                }
+            });
+        };
+        int evicted = -1;
+        each_resident(&emc_slot_table::pin);
+        const emc_slot slot = load(layer_id, expert, &evicted);
+        each_resident(&emc_slot_table::unpin);
+        if (slot == EMC_NO_SLOT) {
+            return;
+        }
+        table.unpin(slot);  // LOADING keeps it
+        layer.unproven[slot] = 1;
+        guessed_left        += layer.slot_left[slot];
+        counters.guessed    += 1;
+        if (trace) {
+            trace->begin(layer_id, 0);
+            trace->miss(expert, evicted);
+            trace->end();
+        }
+        for (int kind = 0; kind < (int) layer.layout.kinds.size(); ++kind) {
+            queue_slot_piece(layer_id, slot, kind, reads);
+        }
+    }
 }
 
 // What a stream will ask for after this product.
@@ -472,6 +574,7 @@ void emc_cache::read_done(const emc_read & read, int error) {
         counters.errors        += p.failed;
         if (!staged) {
             slot_piece_landed(read);
+            follow_guesses(reads);
         } else if (streaming && !staging->holder(read.slot)) {
             pump(reads);  // nobody came for it: its buffer may be what the stream waits for
         }
@@ -493,6 +596,7 @@ void emc_cache::read_done(const emc_read & read, int error) {
 void emc_cache::slot_piece_landed(const emc_read & read) {
     layer_state & layer = layers[read.layer];
     layer.slot_left[read.slot] -= 1;
+    (layer.unproven[read.slot] ? guessed_left : asked_left) -= 1;
     if (layer.slot_left[read.slot] > 0) {
         return;
     }
@@ -502,6 +606,8 @@ void emc_cache::slot_piece_landed(const emc_read & read) {
     }
     if (failed) {
         layer.table->fail(read.slot, read.generation);
+        counters.guessed_lost     += layer.unproven[read.slot];
+        layer.unproven[read.slot]  = 0;
     } else {
         layer.table->complete(read.slot, read.generation);
     }
@@ -521,17 +627,21 @@ void emc_cache::check() const {
     std::lock_guard<std::mutex> lock(mutex);
     EMC_CHECK(free_calls.size() == calls.size() && n_waiting == 0);
     uint64_t resident = 0;
+    uint64_t unproven = 0;
     for (const layer_state & layer : layers) {
         layer.table->check();
         EMC_CHECK(layer.table->stale() == 0);
         for (emc_slot slot = 0; slot < options.n_slots; ++slot) {
             EMC_CHECK(layer.table->pins(slot) == 0 && layer.slot_left[slot] == 0);
+            unproven += layer.unproven[slot];
             EMC_CHECK(layer.table->state(slot) != emc_slot_state::LOADING);
             resident += layer.table->state(slot) == emc_slot_state::READY;
         }
     }
     staging->check();
     EMC_CHECK(!streaming && counters.pieces_landed == counters.pieces_queued);
+    EMC_CHECK(asked_left == 0 && guessed_left == 0);
+    EMC_CHECK(counters.guessed == counters.guessed_used + counters.guessed_lost + unproven);
     EMC_CHECK(counters.ahead_queued == counters.ahead_used + staging->n_dropped() + staging->n_ahead());
     EMC_CHECK(emc_stats_consistent(counters, resident, layers.size() * (uint64_t) options.n_slots));
 }

@@ -31,6 +31,7 @@
 //   abandoned_batch          the product that was read ahead never comes: the next call takes the buffers
 //   late_read_keeps_buffer   a wrong guess is still under way when its buffer is wanted: only landed ones are taken
 //   second_stream            two contexts stream at once: one has staging, the other uses the mapping
+//   guess_is_joined          a call asks for what is being read on a guess: it waits for that read, and no other begins
 //   joined_slot_of_a_stream  a decode call joins a slot that a stream fills: the later kinds are queued at the latest
 //                            when the stream's call ends
 //
@@ -47,6 +48,7 @@
 #include "../core/slot-table.h"
 #include "../core/stats.h"
 #include "../io/reader.h"
+#include "lookahead.h"
 #include "staging.h"
 #include "trace-writer.h"
 
@@ -77,6 +79,8 @@ struct emc_cache_options {
     int         n_staging  = 0;          // buffers for streams, each of the largest piece
     uint64_t    read_bytes = 1024*1024;  // largest single read, a multiple of EMC_ALIGN
     std::string policy     = "lru";
+    int         n_guesses  = 0;          // ranks of a guess that may be read ahead in decode; 0 = never
+    bool        on_trial   = true;       // read ahead only as long as that is faster
 };
 
 class emc_cache;
@@ -128,6 +132,13 @@ public:
     // position, or no thread asks for any more.
     bool release(emc_call * call);
 
+    // How many guesses at a layer's next choice are of use now: 0 means that none should be made.
+    int guesses_wanted() const;
+
+    // What a decode batch, which has just acquired the layer before, will probably choose there: best first, ids differ.
+    // Reads begin when no piece that is asked for is under way, and evict nothing that is pinned or itself guessed.
+    void foresee(int layer, const int32_t * experts, int n);
+
     emc_stats stats() const;
     int       n_slots() const { return options.n_slots; }
 
@@ -149,6 +160,7 @@ private:
         std::vector<uint64_t>          piece_at;    // [kind], offset in a slot
         std::unique_ptr<emc_piece[]>   pieces;      // [slot][kind]
         std::vector<int32_t>           slot_left;   // [slot], pieces that have not landed
+        std::vector<uint8_t>           unproven;    // [slot], loaded on a guess and not asked for since
         batch_info                     batches[4];
         int                            next_batch = 0;
     };
@@ -170,6 +182,9 @@ private:
     void queue_staged_piece(const emc_piece_key & key, int buffer, std::vector<emc_read> & reads);
     void submit(const std::vector<emc_read> & reads);
     void slot_piece_landed(const emc_read & read);
+    emc_slot load(int layer_id, int expert, int * evicted);
+    void prove(layer_state & layer, emc_slot slot);
+    void follow_guesses(std::vector<emc_read> & reads);
     emc_piece & piece(layer_state & layer, emc_slot slot, int kind) const {
         return layer.pieces[(size_t) slot * layer.layout.kinds.size() + kind];
     }
@@ -187,6 +202,10 @@ private:
     std::chrono::steady_clock::time_point  waiting_since;
     std::vector<std::unique_ptr<emc_call>> calls;
     std::vector<emc_call *>                free_calls;
+    emc_lookahead                          lookahead;
+    bool                                   closing      = false;
+    int                                    asked_left   = 0;  // pieces for slots under way that were asked for
+    int                                    guessed_left = 0;  // and that were guessed
     std::unique_ptr<emc_staging>           staging;
     emc_call *                             streaming = nullptr;  // the one open call that uses staging
     std::vector<emc_piece_key>             expected;             // pieces to read ahead; from next_expected on

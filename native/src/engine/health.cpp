@@ -77,6 +77,9 @@ std::string emc_health_text(const emc_health & h, int pid, double now) {
     b.one("decode_tokens_total", "counter", "Tokens in decode batches.",                            std::to_string(s.decode_tokens));
     b.one("ahead_pieces_total",  "counter", "Pieces read into staging before their product began.",  std::to_string(s.ahead_queued));
     b.one("ahead_dropped_total", "counter", "Pieces of these that nothing asked for in time.",       std::to_string(s.ahead_dropped));
+    b.one("guessed_total",       "counter", "Experts read into a slot before decode asked for them.",    std::to_string(s.guessed));
+    b.one("guessed_used_total",  "counter", "Of these, asked for in time: hits.",                        std::to_string(s.guessed_used));
+    b.one("guessed_lost_total",  "counter", "Of these, gone before anything asked for them.",            std::to_string(s.guessed_lost));
     b.one("read_bytes_total",    "counter", "Bytes read from the model's files into slots.",        std::to_string(s.read_bytes));
     b.one("read_seconds_total",  "counter", "Time in reads, summed over reader threads.",           number((double) s.read_ns / 1e9));
     b.one("stall_seconds_total", "counter", "Time in which a compute thread waited for a piece.",   number((double) s.stall_ns / 1e9));
