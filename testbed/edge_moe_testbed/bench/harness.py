@@ -174,8 +174,11 @@ class Server:
         parsed: dict[str, Any] = json.loads(content)
         return parsed
 
-    def complete(self, prompt: str, n_predict: int, **more: Any) -> dict[str, Any]:
-        """Greedy completion with its token ids and the server's own timings; nothing is reused between prompts."""
+    def complete(self, prompt: str | list[str], n_predict: int, **more: Any) -> dict[str, Any]:
+        """Greedy completion with its token ids and the server's own timings; nothing is reused between prompts.
+
+        Of several prompts in one request the server makes a list of answers.
+        """
         return self.request(
             "/completion",
             {

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One way to serve the bench model under the memory limit, and what a run of prompts with it gives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edge_moe_testbed import models
+from edge_moe_testbed.bench import harness
+from edge_moe_testbed.bench.figure import BenchError, bench_dir
+
+LIMIT_BYTES = 1000 * 10**6
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to serve. ``cache_mib`` 0 is the stock mmap path."""
+
+    threads: int
+    read_ahead_kb: int
+    cache_mib: int = 0
+    io_depth: int = 4
+    read_kib: int = 1024
+
+    def environment(self) -> dict[str, str]:
+        if not self.cache_mib:
+            return {"EDGE_MOE_CACHE_MIB": "0"}
+        return {
+            "EDGE_MOE_CACHE_MIB": str(self.cache_mib),
+            "EDGE_MOE_IO_DEPTH": str(self.io_depth),
+            "EDGE_MOE_READ_KIB": str(self.read_kib),
+        }
+
+
+class Bench:
+    """The built server, the bench model and its device, for the figure ``name``. Made by ``prepared``."""
+
+    def __init__(self, name: str, limit: harness.MemoryLimit) -> None:
+        self.name = name
+        self.limit = limit
+        self.root = harness.unpacked_artifact()
+        self.model = models.ensure_moe("bench-moe", models.BENCH)
+        self.device = harness.block_device(self.model)
+        self.read_ahead = harness.ReadAhead(self.model)
+
+    def once(self, setting: Setting, prompts: Sequence[str], n_predict: int) -> list[dict[str, Any]]:
+        """Drop the page cache, start a server with ``setting`` and run the prompts one after the other.
+
+        Returns for each the server's timings, the bytes read from the device and the token ids.
+        """
+        self.read_ahead.set(setting.read_ahead_kb)
+        harness.drop_page_cache(self.model)
+        log = bench_dir() / "log" / f"{self.name}-{'cache' if setting.cache_mib else 'mmap'}.log"
+        with harness.server(
+            self.root, self.model, log, threads=setting.threads, environment=setting.environment(), limit=self.limit
+        ) as server:
+            results = []
+            for prompt in prompts:
+                before = harness.bytes_read(self.device)
+                answer = server.complete(prompt, n_predict)
+                read = harness.bytes_read(self.device) - before
+                results.append({**answer["timings"], "read_bytes": read, "tokens": answer["tokens"]})
+            wanted = "edge-moe: cache on" if setting.cache_mib else "edge-moe: cache off"
+            if wanted not in server.log_text():
+                raise BenchError(
+                    f"the server's log does not say '{wanted}', so this run measures something else: {log}"
+                )
+        return results
+
+
+@contextlib.contextmanager
+def prepared(name: str) -> Iterator[Bench]:
+    """A bench under the memory limit; the device's read-ahead is put back at the end."""
+    if os.geteuid() != 0:
+        raise BenchError("needs root to limit memory and to tune read_ahead_kb: sudo make bench")
+    with harness.memory_limit("edge-moe-bench", LIMIT_BYTES) as limit:
+        bench = Bench(name, limit)
+        try:
+            yield bench
+        finally:
+            try:
+                bench.read_ahead.restore()
+            except OSError as error:
+                print(f"read_ahead_kb could not be put back to {bench.read_ahead.found}: {error}", file=sys.stderr)
+
+
+def mmap_settings() -> list[Setting]:
+    """What the mmap side is tuned over: read-ahead, and as many threads as cores or thrice that (a fault stops one)."""
+    cores = os.cpu_count() or 2
+    return [Setting(threads, kib) for kib in (16, 32, 64, 128) for threads in (cores, 3 * cores)]
+
+
+def cache_settings() -> list[Setting]:
+    """What the cache side is tuned over. 1000 MB must hold dense weights, KV and compute buffers beside the slab."""
+    cores = os.cpu_count() or 2
+    return [Setting(cores, 128, mib, depth) for mib in (650, 720) for depth in (2, 4)]
+
+
+def alternating(number: int, mmap: Setting, cache: Setting) -> list[tuple[str, Setting]]:
+    """Both sides of a pair. Who goes first alternates, so that neither always inherits the other's drive state."""
+    return [("mmap", mmap), ("cache", cache)][:: 1 if number % 2 == 0 else -1]
