@@ -162,6 +162,7 @@ struct edge_moe_loader::impl {
     std::map<int, std::map<int, tensor_place>> layers;  // experts, by layer and place in the order of execution
     std::vector<const ggml_tensor *>           dense;   // served from the mapping
     edge_moe_routers                           routers;
+    bool                                       fits = false;  // in memory, experts and all
     std::set<const void *>                     mappings;
 
     std::string decide(served_model & model, int n_experts, int n_used, bool mapped);
@@ -253,9 +254,13 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
         for (const ggml_tensor * tensor : dense) {
             dense_bytes += ggml_nbytes(tensor);
         }
-        request.asked_bytes = emc_budget_auto(emc_memory_room(""), dense_bytes,
-            request.round_bytes * (uint64_t) n_used, request.round_bytes * (uint64_t) request.n_experts,
+        const uint64_t all_bytes = request.round_bytes * (uint64_t) request.n_experts;
+        request.asked_bytes = emc_budget_auto(emc_memory_room(""), dense_bytes, request.round_bytes * (uint64_t) n_used, all_bytes,
             request.piece_bytes * (uint64_t) EMC_STAGING);
+        if (request.asked_bytes >= all_bytes) {
+            fits = true;
+            return "auto: the model fits in memory, where the mapping is as fast as any cache";
+        }
     }
     const emc_budget budget = emc_budget_fit(request);
     health.asked_bytes = request.asked_bytes;
@@ -321,19 +326,15 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     return "";
 }
 
+static void read_ahead(const ggml_tensor * tensor) {
+    const uintptr_t page  = (uintptr_t) sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t) tensor->data / page * page;
+    const uintptr_t end   = (uintptr_t) tensor->data + ggml_nbytes(tensor);
+    posix_madvise((void *) begin, end - begin, POSIX_MADV_WILLNEED);
+}
+
 void edge_moe_loader::done(int n_experts, int n_experts_used, bool mapped) {
     const emc_config & config = settings();
-
-    // the loader left the read-ahead of this model to us: all but the experts
-    if (config.wanted() && !pimpl->layers.empty()) {
-        const uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE);
-        for (const ggml_tensor * tensor : pimpl->dense) {
-            const uintptr_t begin = (uintptr_t) tensor->data / page * page;
-            const uintptr_t end   = (uintptr_t) tensor->data + ggml_nbytes(tensor);
-            posix_madvise((void *) begin, end - begin, POSIX_MADV_WILLNEED);
-        }
-    }
-
     registry & r = the_registry();
     std::lock_guard<std::mutex> lock(r.mutex);
     auto model = std::make_shared<served_model>();
@@ -343,6 +344,20 @@ void edge_moe_loader::done(int n_experts, int n_experts_used, bool mapped) {
         model->health.reason = reason;
     }
     fflush(stderr);
+
+    // the loader left the read-ahead of this model to us: all but the experts, unless there is room for them
+    if (config.wanted() && !pimpl->layers.empty()) {
+        for (const ggml_tensor * tensor : pimpl->dense) {
+            read_ahead(tensor);
+        }
+        for (const auto & layer : pimpl->layers) {
+            for (const auto & kind : layer.second) {
+                if (pimpl->fits && kind.second.mapped) {
+                    read_ahead(kind.second.tensor);
+                }
+            }
+        }
+    }
 
     if (r.model) {
         return;  // the health file stays with the model that has the cache

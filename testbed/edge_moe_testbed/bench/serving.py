@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One way to serve the bench model under the memory limit, and what a run of prompts with it gives."""
+"""One way to serve a model under a memory limit, and what a run of prompts with it gives."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from edge_moe_testbed.bench import harness
 from edge_moe_testbed.bench.figure import BenchError, bench_dir
 
 LIMIT_BYTES = 1000 * 10**6
+AUTO = -1
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to serve. ``cache_mib`` 0 is the stock mmap path."""
+    """One way to serve. ``cache_mib`` 0 is the stock mmap path, AUTO leaves the choice to the cache."""
 
     threads: int
     read_ahead_kb: int
@@ -31,31 +32,32 @@ class Setting:
         if not self.cache_mib:
             return {"EDGE_MOE_CACHE_MIB": "0"}
         return {
-            "EDGE_MOE_CACHE_MIB": str(self.cache_mib),
+            "EDGE_MOE_CACHE_MIB": "auto" if self.cache_mib == AUTO else str(self.cache_mib),
             "EDGE_MOE_IO_DEPTH": str(self.io_depth),
             "EDGE_MOE_READ_KIB": str(self.read_kib),
         }
 
 
 class Bench:
-    """The built server, the bench model and its device, for the figure ``name``. Made by ``prepared``."""
+    """The built server, a model and its device, for the figure ``name``. Made by ``prepared``."""
 
-    def __init__(self, name: str, limit: harness.MemoryLimit) -> None:
+    def __init__(self, name: str, limit: harness.MemoryLimit, model: str, shape: models.MoeShape) -> None:
         self.name = name
         self.limit = limit
         self.root = harness.unpacked_artifact()
-        self.model = models.ensure_moe("bench-moe", models.BENCH)
+        self.model = models.ensure_moe(model, shape)
         self.device = harness.block_device(self.model)
         self.read_ahead = harness.ReadAhead(self.model)
 
     def once(self, setting: Setting, prompts: Sequence[str], n_predict: int) -> list[dict[str, Any]]:
         """Drop the page cache, start a server with ``setting`` and run the prompts one after the other.
 
-        Returns for each the server's timings, the bytes read from the device and the token ids.
+        Returns for each the server's timings, the bytes read from the device, the token ids and the cache's line.
         """
         self.read_ahead.set(setting.read_ahead_kb)
         harness.drop_page_cache(self.model)
-        log = bench_dir() / "log" / f"{self.name}-{'cache' if setting.cache_mib else 'mmap'}.log"
+        side = {0: "mmap", AUTO: "auto"}.get(setting.cache_mib, "cache")
+        log = bench_dir() / "log" / f"{self.name}-{side}.log"
         with harness.server(
             self.root, self.model, log, threads=setting.threads, environment=setting.environment(), limit=self.limit
         ) as server:
@@ -65,21 +67,24 @@ class Bench:
                 answer = server.complete(prompt, n_predict)
                 read = harness.bytes_read(self.device) - before
                 results.append({**answer["timings"], "read_bytes": read, "tokens": answer["tokens"]})
-            wanted = "edge-moe: cache on" if setting.cache_mib else "edge-moe: cache off"
-            if wanted not in server.log_text():
+            wanted = {0: "edge-moe: cache off", AUTO: "edge-moe: cache "}.get(setting.cache_mib, "edge-moe: cache on")
+            said = [line for line in server.log_text().splitlines() if line.startswith("edge-moe: cache")]
+            if not said or not said[0].startswith(wanted):
                 raise BenchError(
                     f"the server's log does not say '{wanted}', so this run measures something else: {log}"
                 )
-        return results
+        return [{**result, "said": said[0]} for result in results]
 
 
 @contextlib.contextmanager
-def prepared(name: str) -> Iterator[Bench]:
+def prepared(
+    name: str, model: str = "bench-moe", shape: models.MoeShape = models.BENCH, limit_bytes: int = LIMIT_BYTES
+) -> Iterator[Bench]:
     """A bench under the memory limit; the device's read-ahead is put back at the end."""
     if os.geteuid() != 0:
         raise BenchError("needs root to limit memory and to tune read_ahead_kb: sudo make bench")
-    with harness.memory_limit("edge-moe-bench", LIMIT_BYTES) as limit:
-        bench = Bench(name, limit)
+    with harness.memory_limit("edge-moe-bench", limit_bytes) as limit:
+        bench = Bench(name, limit, model, shape)
         try:
             yield bench
         finally:
