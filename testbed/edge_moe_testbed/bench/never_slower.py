@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What ``EDGE_MOE_CACHE_MIB=auto`` gives over the better of mmap and a forced cache, for shapes that are hard on a cache.
+"""What ``EDGE_MOE_CACHE_MIB=auto`` gives over the better of mmap and a forced cache, for shapes hard on a cache.
 
-For each shape the mmap side is tuned over read-ahead and threads, the forced cache gets the size that auto would take (or
-all experts, where auto says that the model fits). Then mmap, cache and auto run in turn, each from a cold page cache.
-A shape's value is the median over the rounds of auto's decode speed over the better of the other two in that round's
-medians; the figure is the lowest shape's.
+For each shape the mmap side is tuned over read-ahead and threads. Then mmap, a cache of a size that suits the limit,
+and auto run in turn, each from a cold page cache. A shape's value is the median over the rounds of auto's decode speed
+over that of whichever of the other two is faster by median; the figure is the lowest shape's.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from edge_moe_testbed.bench import serving
 from edge_moe_testbed.bench.figure import BenchError, Figure, machine
-from edge_moe_testbed.bench.serving import AUTO, Bench, Setting
+from edge_moe_testbed.bench.serving import AUTO, Setting
 from edge_moe_testbed.models import MoeShape
 from edge_moe_testbed.prompts import prompts
 
