@@ -28,6 +28,7 @@ struct fixture {
         emc_cache_options options;
         options.n_slots    = n_slots;
         options.read_bytes = read_bytes;
+        options.policy     = "lru";  // whose victims a test can name
         std::string error;
         cache = emc_cache::make(layout(), options, std::make_unique<fake_reader>(io), nullptr, error);
         CHECK(cache);

@@ -63,7 +63,7 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
         layer.memory    = next;
         layer.pieces    = std::make_unique<emc_piece[]>((size_t) options.n_slots * n_kinds);
         layer.slot_left.assign(options.n_slots, 0);
-        auto policy     = emc_policy_make(options.policy, options.n_slots);
+        auto policy     = emc_policy_make(options.policy, layer.layout.n_experts);
         layer.table     = std::make_unique<emc_slot_table>(layer.layout.n_experts, options.n_slots, std::move(policy));
         next += layer.slot_bytes * (uint64_t) options.n_slots;
         max_experts = std::max(max_experts, layer.layout.n_experts);
@@ -182,6 +182,7 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
 
         if (first) {
             tick += 1;
+            table.event(experts, n, tick);
             if (trace) {
                 trace->begin(layer_id, rows);
             }
@@ -190,7 +191,6 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
         for (int i = 0; i < n; ++i) {
             if (call->slots[i] != EMC_NO_SLOT) {
                 if (first) {
-                    table.hit(call->slots[i], tick);
                     counters.lookups[phase] += 1;
                     counters.hits[phase]    += 1;
                     if (trace) {
@@ -201,7 +201,7 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
                 // a later product of a batch finds its expert gone only if another context took the slot in between:
                 // then it is looked up, and read, once more
                 int evicted = -1;
-                const emc_slot slot = table.begin_load(experts[i], tick, &evicted);
+                const emc_slot slot = table.begin_load(experts[i], &evicted);
                 EMC_CHECK(slot != EMC_NO_SLOT);
                 call->slots[i] = slot;
                 layer.slot_left[slot] = n_kinds;

@@ -56,7 +56,7 @@ uint64_t emc_layer_slot_bytes(const emc_layer & layer);
 struct emc_cache_options {
     int         n_slots    = 0;          // in each layer
     uint64_t    read_bytes = 1024*1024;  // largest single read, a multiple of EMC_ALIGN
-    std::string policy     = "lru";
+    std::string policy     = EMC_DEFAULT_POLICY;
 };
 
 class emc_cache;

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+// Past moments that resemble the present one vote for what followed them.
+//
+// A router's choice depends on the token and on what was said before it. Both come back: a word, a phrase, a topic.
+// So the experts that a layer chose tell where in its own history it has been before, and what came next there is
+// the best guess of what comes next here. With a as an event's age (0 = now):
+//
+//   likeness(a)  = likeness one event ago(a) / 2  +  experts that event a shares with now * bits / sqrt(its size)
+//   weight(a)    = 2 ^ likeness(a)                    a shared expert multiplies, it does not add
+//   vote(a)      = vote(a + 1) / 2 + weight(a + 1)    what came k events after a likeness counts 2^-k
+//                  + (sum of weights / 8) / 2 ^ a     and the last few events vote for themselves
+//   score(e)     = sum of vote(a) over the events that chose expert e
+//
+// The resident expert with the lowest score goes. The first line continues what matched one event ago, so a phrase
+// weighs more than a word. Division by a root keeps one scale for models that use few experts and many, and for
+// batches of several tokens. The history is kept whether experts were resident or not.
+//
+// Cost of an event: a pass over the history, plus as many steps as its experts have occurrences there. Cost of a
+// victim: the occurrences of the candidates, each counted once an event.
+#include "policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace {
+
+constexpr int HISTORY = 512;  // events; a power of two
+constexpr int WORDS   = HISTORY / 64;
+
+constexpr int    STEPS     = 8;     // likeness is counted in eighths of a bit
+constexpr double BITS      = 3.25;  // for one shared expert, were it the only one of its event
+constexpr int    SELF_VOTE = 8;     // the present event's vote for itself is the sum of weights / SELF_VOTE
+
+// 2^20 * 2^(-i / STEPS)
+constexpr uint32_t FRACTION[STEPS] = { 1048576, 961548, 881744, 808563, 741455, 679917, 623487, 571740 };
+
+class policy_echo : public emc_policy {
+public:
+    explicit policy_echo(int n_experts_) :
+        n_experts(n_experts_), used(WORDS * (size_t) n_experts_, 0), likeness(HISTORY, 0), shared(HISTORY, 0),
+        step(HISTORY, 0), vote(HISTORY, 0), score(n_experts_, 0), scored(n_experts_, 0) {}
+
+    void on_event(const int32_t * experts, int n, emc_tick) override {
+        n_events += 1;
+        const int here = place(0);
+        // the oldest event makes room
+        uint64_t * word = &used[(size_t) (here / 64) * n_experts];
+        const uint64_t bit = 1ull << (here % 64);
+        for (int e = 0; e < n_experts; ++e) {
+            word[e] &= ~bit;
+        }
+        const int oldest = (int) std::min<uint64_t>(n_events, HISTORY) - 1;
+        compare(experts, n, oldest);
+        for (int i = 0; i < n; ++i) {
+            word[experts[i]] |= bit;
+        }
+        step[here] = n > 0 ? (int32_t) std::lround(STEPS * BITS / std::sqrt((double) n)) : 0;
+        count_votes(oldest);
+    }
+
+    int32_t victim(const int32_t * candidates, int n) override {
+        int32_t lowest = candidates[0];
+        for (int i = 1; i < n; ++i) {
+            if (score_of(candidates[i]) < score_of(lowest)) {
+                lowest = candidates[i];
+            }
+        }
+        return lowest;
+    }
+
+    const char * name() const override { return "echo"; }
+
+private:
+    // where the event of this age is kept
+    int place(int age) const { return (int) ((n_events - (uint64_t) age) % HISTORY); }
+
+    template <typename visit_fn>
+    void each_use(int32_t expert, visit_fn visit) const {
+        for (int w = 0; w < WORDS; ++w) {
+            for (uint64_t left = used[(size_t) w * n_experts + expert]; left; left &= left - 1) {
+                visit(w * 64 + __builtin_ctzll(left));
+            }
+        }
+    }
+
+    void compare(const int32_t * experts, int n, int oldest) {
+        std::fill(shared.begin(), shared.end(), 0);
+        for (int i = 0; i < n; ++i) {
+            each_use(experts[i], [this](int p) { shared[p] += 1; });
+        }
+        for (int age = 1; age <= oldest; ++age) {
+            const int p = place(age);
+            likeness[age] = likeness[age] / 2 + shared[p] * step[p];
+        }
+    }
+
+    void count_votes(int oldest) {
+        int32_t most = 0;
+        for (int age = 1; age <= oldest; ++age) {
+            most = std::max(most, likeness[age]);
+        }
+        uint64_t sum  = 0;
+        uint64_t echo = 0;
+        for (int age = oldest; age > 0; --age) {
+            const int32_t  below  = most - likeness[age];  // only ratios of weights matter: the largest is 2^20
+            const uint64_t weight = below < 32 * STEPS ? FRACTION[below % STEPS] >> (below / STEPS) : 0;
+            sum += weight;
+            vote[place(age)] = echo;
+            echo = echo / 2 + weight;
+        }
+        vote[place(0)] = echo;
+        uint64_t self = sum / SELF_VOTE;
+        for (int age = 0; age <= oldest && self > 0; ++age, self /= 2) {
+            vote[place(age)] += self;
+        }
+    }
+
+    uint64_t score_of(int32_t expert) {
+        if (scored[expert] != n_events) {
+            scored[expert] = n_events;
+            score[expert]  = 0;
+            each_use(expert, [this, expert](int p) { score[expert] += vote[p]; });
+        }
+        return score[expert];
+    }
+
+    const int             n_experts;
+    uint64_t              n_events = 0;
+    std::vector<uint64_t> used;      // [word][expert], a bit for each place in the history
+    std::vector<int32_t>  likeness;  // by age
+    std::vector<int32_t>  shared;    // by place
+    std::vector<int32_t>  step;      // by place: likeness that one shared expert adds
+    std::vector<uint64_t> vote;      // by place
+    std::vector<uint64_t> score;     // by expert, of the event n_events == scored[expert]
+    std::vector<uint64_t> scored;
+};
+
+} // namespace
+
+std::unique_ptr<emc_policy> emc_policy_echo(int n_experts) {
+    return std::make_unique<policy_echo>(n_experts);
+}
