@@ -38,25 +38,28 @@ constexpr uint32_t FRACTION[STEPS] = { 1048576, 961548, 881744, 808563, 741455, 
 class policy_echo : public emc_policy {
 public:
     explicit policy_echo(int n_experts_) :
-        n_experts(n_experts_), used(WORDS * (size_t) n_experts_, 0), likeness(HISTORY, 0), shared(HISTORY, 0),
-        step(HISTORY, 0), vote(HISTORY, 0), score(n_experts_, 0), scored(n_experts_, 0) {}
+        n_experts(n_experts_), used(WORDS * (size_t) n_experts_, 0), shared(HISTORY, 0), gain(HISTORY, 0), likeness(HISTORY, 0),
+        vote(HISTORY, 0), score(n_experts_, 0), scored(n_experts_, 0) {}
 
     void on_event(const int32_t * experts, int n, emc_tick) override {
         n_events += 1;
-        const int here = place(0);
-        // the oldest event makes room
-        uint64_t * word = &used[(size_t) (here / 64) * n_experts];
-        const uint64_t bit = 1ull << (here % 64);
+        here   = (int) (n_events % HISTORY);
+        oldest = (int) std::min<uint64_t>(n_events, HISTORY) - 1;
+
+        // the oldest event makes room for this one
+        uint64_t *     word = &used[(size_t) (here / 64) * n_experts];
+        const uint64_t bit  = 1ull << (here % 64);
         for (int e = 0; e < n_experts; ++e) {
             word[e] &= ~bit;
         }
-        const int oldest = (int) std::min<uint64_t>(n_events, HISTORY) - 1;
-        compare(experts, n, oldest);
+        std::move_backward(gain.begin(), gain.end() - 1, gain.end());
+        gain[0] = n > 0 ? (uint32_t) std::lround(STEPS * BITS / std::sqrt((double) n)) : 0;
+
+        compare(experts, n);
+        count_votes();
         for (int i = 0; i < n; ++i) {
             word[experts[i]] |= bit;
         }
-        step[here] = n > 0 ? (int32_t) std::lround(STEPS * BITS / std::sqrt((double) n)) : 0;
-        count_votes(oldest);
     }
 
     int32_t victim(const int32_t * candidates, int n) override {
@@ -72,67 +75,67 @@ public:
     const char * name() const override { return "echo"; }
 
 private:
-    // where the event of this age is kept
-    int place(int age) const { return (int) ((n_events - (uint64_t) age) % HISTORY); }
-
+    // visit(age) for each event of the history that used the expert
     template <typename visit_fn>
     void each_use(int32_t expert, visit_fn visit) const {
         for (int w = 0; w < WORDS; ++w) {
             for (uint64_t left = used[(size_t) w * n_experts + expert]; left; left &= left - 1) {
-                visit(w * 64 + __builtin_ctzll(left));
+                visit((here - (w * 64 + __builtin_ctzll(left))) & (HISTORY - 1));
             }
         }
     }
 
-    void compare(const int32_t * experts, int n, int oldest) {
+    void compare(const int32_t * experts, int n) {
         std::fill(shared.begin(), shared.end(), 0);
         for (int i = 0; i < n; ++i) {
-            each_use(experts[i], [this](int p) { shared[p] += 1; });
+            each_use(experts[i], [this](int age) { shared[age] += 1; });
         }
         for (int age = 1; age <= oldest; ++age) {
-            const int p = place(age);
-            likeness[age] = likeness[age] / 2 + shared[p] * step[p];
+            likeness[age] = likeness[age] / 2 + shared[age] * gain[age];
         }
     }
 
-    void count_votes(int oldest) {
-        int32_t most = 0;
+    void count_votes() {
+        uint32_t most = 0;
         for (int age = 1; age <= oldest; ++age) {
             most = std::max(most, likeness[age]);
         }
         uint64_t sum  = 0;
         uint64_t echo = 0;
         for (int age = oldest; age > 0; --age) {
-            const int32_t  below  = most - likeness[age];  // only ratios of weights matter: the largest is 2^20
+            const uint32_t below  = most - likeness[age];  // only ratios of weights matter: the largest is 2^20
             const uint64_t weight = below < 32 * STEPS ? FRACTION[below % STEPS] >> (below / STEPS) : 0;
             sum += weight;
-            vote[place(age)] = echo;
+            vote[age] = echo;
             echo = echo / 2 + weight;
         }
-        vote[place(0)] = echo;
+        vote[0] = echo;
         uint64_t self = sum / SELF_VOTE;
         for (int age = 0; age <= oldest && self > 0; ++age, self /= 2) {
-            vote[place(age)] += self;
+            vote[age] += self;
         }
     }
 
     uint64_t score_of(int32_t expert) {
         if (scored[expert] != n_events) {
             scored[expert] = n_events;
-            score[expert]  = 0;
-            each_use(expert, [this, expert](int p) { score[expert] += vote[p]; });
+            uint64_t sum = 0;
+            each_use(expert, [this, &sum](int age) { sum += vote[age]; });
+            score[expert] = sum;
         }
         return score[expert];
     }
 
     const int             n_experts;
     uint64_t              n_events = 0;
-    std::vector<uint64_t> used;      // [word][expert], a bit for each place in the history
-    std::vector<int32_t>  likeness;  // by age
-    std::vector<int32_t>  shared;    // by place
-    std::vector<int32_t>  step;      // by place: likeness that one shared expert adds
-    std::vector<uint64_t> vote;      // by place
-    std::vector<uint64_t> score;     // by expert, of the event n_events == scored[expert]
+    int                   here     = 0;  // the present event's place in the history
+    int                   oldest   = 0;  // age of the oldest event in it
+    std::vector<uint64_t> used;          // [word][expert], a bit for each place
+    std::vector<uint32_t> shared;        // by age, as are the next three
+    std::vector<uint32_t> gain;          // likeness that one shared expert adds
+    std::vector<uint32_t> likeness;      // in 1 / STEPS bits
+    std::vector<uint64_t> vote;
+    std::vector<uint64_t> score;         // by expert, as of event scored[expert]
     std::vector<uint64_t> scored;
 };
 
