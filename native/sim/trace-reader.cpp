@@ -397,6 +397,9 @@ bool emc_trace_read(std::istream & in, const std::string & name, emc_prefill pre
     } catch (const complaint & c) {
         error = name + ":" + std::to_string(number) + ": " + c.text;
         return false;
+    } catch (const std::ios_base::failure & failure) {  // a folder, or a disk that fails
+        error = name + ":" + std::to_string(number) + ": cannot be read: " + failure.code().message();
+        return false;
     }
     return true;
 }

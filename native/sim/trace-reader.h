@@ -15,7 +15,7 @@
 constexpr int    EMC_TRACE_LAYERS  = 512;
 constexpr int    EMC_TRACE_EXPERTS = 4096;       // in a layer
 constexpr size_t EMC_TRACE_LINE    = 1u << 20;   // bytes
-constexpr size_t EMC_TRACE_LOOKUPS = 50u << 20;
+constexpr size_t EMC_TRACE_LOOKUPS = 16u << 20;
 
 // What to do with the prompt of a CSV trace, which has it token by token although a server handles it in batches.
 enum class emc_prefill {

@@ -61,8 +61,10 @@ static int32_t plain_echo(const history & events, const std::vector<int32_t> & c
         echo = echo / 2 + weight;
         vote[s + 1] = echo;
     }
+    uint64_t self = sum / 8;
     for (int s = now; s >= oldest; --s) {
-        vote[s] += now - s < 60 ? (sum / 8) >> (now - s) : 0;
+        vote[s] += self;
+        self = self * 3 / 4;
     }
     const auto score = [&](int32_t expert) {
         uint64_t total = 0;

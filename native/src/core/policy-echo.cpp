@@ -5,18 +5,23 @@
 // So the experts that a layer chose tell where in its own history it has been before, and what came next there is
 // the best guess of what comes next here. With a as an event's age (0 = now):
 //
-//   likeness(a)  = likeness one event ago(a) / 2  +  experts that event a shares with now * bits / sqrt(its size)
-//   weight(a)    = 2 ^ likeness(a)                    a shared expert multiplies, it does not add
-//   vote(a)      = vote(a + 1) / 2 + weight(a + 1)    what came k events after a likeness counts 2^-k
-//                  + (sum of weights / 8) / 2 ^ a     and the last few events vote for themselves
-//   score(e)     = sum of vote(a) over the events that chose expert e
+//   likeness(a) = likeness(a) one event ago / 2 + experts that event a shares with now * BITS / sqrt(its experts)
+//   weight(a)   = 2 ^ likeness(a)
+//   echo(a)     = echo(a + 1) / 2 + weight(a + 1)
+//   self(a)     = sum of weights / SELF_VOTE * (3/4) ^ a
+//   score(e)    = sum of echo(a) + self(a) over the events that chose expert e
 //
-// The resident expert with the lowest score goes. The first line continues what matched one event ago, so a phrase
-// weighs more than a word. Division by a root keeps one scale for models that use few experts and many, and for
-// batches of several tokens. The history is kept whether experts were resident or not.
+// The resident expert with the lowest score goes.
 //
-// Cost of an event: a pass over the history, plus as many steps as its experts have occurrences there. Cost of a
-// victim: the occurrences of the candidates, each counted once an event.
+// Likeness: one event ago, age a named the event before this one, so a phrase that matches on weighs more than a word.
+// The root keeps one scale for models that use few experts or many, and for batches of several tokens. Weight: each
+// shared expert multiplies, so a few close matches outvote the many that share an expert by chance; with no match all
+// weigh alike, and the score is a count of uses. Echo: what came later after a match counts less, as it would be needed
+// later. Self: where nothing returns in order, the last few events are the best guess.
+//
+// Cost of an event: two passes over the history, and a step for each time that its experts occur there. Cost of its
+// victims: a step for each time that a candidate occurs there, once an event. Memory of a layer: 64 bytes an expert for
+// the history, 16 for its score, and 10 KiB.
 #include "policy.h"
 
 #include <algorithm>
@@ -29,8 +34,8 @@ constexpr int HISTORY = 512;  // events; a power of two
 constexpr int WORDS   = HISTORY / 64;
 
 constexpr int    STEPS     = 8;     // likeness is counted in eighths of a bit
-constexpr double BITS      = 3.25;  // for one shared expert, were it the only one of its event
-constexpr int    SELF_VOTE = 8;     // the present event's vote for itself is the sum of weights / SELF_VOTE
+constexpr double BITS      = 3.25;  // docs/expert-cache-design.md shows how little hangs on these two
+constexpr int    SELF_VOTE = 8;
 
 // 2^20 * 2^(-i / STEPS)
 constexpr uint32_t FRACTION[STEPS] = { 1048576, 961548, 881744, 808563, 741455, 679917, 623487, 571740 };
@@ -95,6 +100,7 @@ private:
         }
     }
 
+    // vote(a) = echo(a) + self(a)
     void count_votes() {
         uint32_t most = 0;
         for (int age = 1; age <= oldest; ++age) {
@@ -111,8 +117,9 @@ private:
         }
         vote[0] = echo;
         uint64_t self = sum / SELF_VOTE;
-        for (int age = 0; age <= oldest && self > 0; ++age, self /= 2) {
+        for (int age = 0; age <= oldest && self > 0; ++age) {
             vote[age] += self;
+            self = self * 3 / 4;
         }
     }
 
