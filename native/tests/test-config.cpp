@@ -17,7 +17,7 @@ int main() {
     emc_config config;
     std::string error;
     CHECK(parse({}, config, error));
-    CHECK(!config.is_set && !config.wanted() && config.io_depth == 4 && config.read_kib == 1024 && config.policy == "lru" &&
+    CHECK(!config.is_set && !config.wanted() && config.io_depth == 4 && config.read_kib == 1024 && config.policy == "echo" &&
         config.lookahead == emc_lookahead_mode::AUTOMATIC);
     CHECK(parse({{"EDGE_MOE_CACHE_MIB", "0"}}, config, error) && config.is_set && !config.wanted());
     CHECK(parse({{"EDGE_MOE_CACHE_MIB", ""}}, config, error) && !config.is_set);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The health file, and the trace: what it records, replayed through a slot table, gives the same victims.
-#include "../src/engine/cache.h"
+// The health file.
 #include "../src/engine/health.h"
-#include "fake-reader.h"
+#include "check.h"
 
+#include <atomic>
 #include <fstream>
 #include <sstream>
 #include <sys/stat.h>
@@ -101,102 +101,8 @@ static void writer() {
     CHECK_EQ(rmdir(dir.c_str()), 0);  // nothing else is left
 }
 
-static void trace_replays(uint64_t seed) {
-    const int n_experts = 16;
-    const int n_slots   = 6;
-    test_random random(seed);
-    std::vector<emc_layer> layers(2);
-    for (emc_layer & layer : layers) {
-        layer.n_experts = n_experts;
-        layer.kinds = { { 0, 0, 5000 }, { 0, 1 << 20, 3000 } };
-    }
-    const std::string path = "trace-" + std::to_string(getpid());
-    std::string error;
-    CHECK(!emc_trace_writer::make("/no/such/dir/t", "h", error) && error.find("/no/such/dir/t") != std::string::npos);
-    fake_reader_state io;
-    uint64_t misses = 0;
-    {
-        emc_cache_options options;
-        options.n_slots = n_slots;
-        auto trace = emc_trace_writer::make(path, "edge-moe-trace 1 layers=2 experts=16 slots=6 policy=lru", error);
-        CHECK(trace);
-        auto cache = emc_cache::make(layers, options, std::make_unique<fake_reader>(io), std::move(trace), error);
-        for (int token = 0; token < 400; ++token) {
-            for (int layer = 0; layer < 2; ++layer) {
-                std::vector<int32_t> experts;
-                for (int e = 0; e < n_experts; ++e) {
-                    if (random.in(0, 7) == 0 && experts.size() < 6) {
-                        experts.push_back(e);
-                    }
-                }
-                for (int kind = 0; kind < 2; ++kind) {
-                    emc_call * call = cache->acquire(layer, kind, experts.data(), (int) experts.size(), 1, "batch", 1);
-                    io.finish_all();
-                    CHECK_EQ(call != nullptr, !experts.empty());
-                    if (call) {
-                        cache->release(call);
-                    }
-                }
-            }
-        }
-        misses = cache->stats().misses[EMC_DECODE];
-        cache->check();
-    }
-
-    std::vector<std::unique_ptr<emc_slot_table>> tables;
-    for (int layer = 0; layer < 2; ++layer) {
-        tables.push_back(std::make_unique<emc_slot_table>(n_experts, n_slots, emc_policy_make("lru", n_slots)));
-    }
-    std::ifstream file(path);
-    std::string line;
-    CHECK(std::getline(file, line) && line.find("edge-moe-trace 1 ") == 0);
-    emc_tick tick     = 0;
-    uint64_t replayed = 0;
-    while (std::getline(file, line)) {
-        std::istringstream words(line);
-        int layer = -1;
-        int64_t rows = 0;
-        CHECK(words >> layer >> rows);
-        emc_slot_table & table = *tables.at(layer);
-        tick += 1;
-        std::vector<std::pair<int, std::string>> items;
-        for (std::string word; words >> word;) {
-            items.push_back({ std::stoi(word), word });
-        }
-        for (const auto & item : items) {
-            if (table.find(item.first) != EMC_NO_SLOT) {
-                table.pin(table.find(item.first));
-            }
-        }
-        std::vector<emc_slot> held;
-        for (const auto & item : items) {
-            std::string expected = std::to_string(item.first);
-            if (table.find(item.first) != EMC_NO_SLOT) {
-                table.hit(table.find(item.first), tick);
-            } else {
-                int evicted = -1;
-                const emc_slot slot = table.begin_load(item.first, tick, &evicted);
-                CHECK(slot != EMC_NO_SLOT);
-                expected += "+" + (evicted >= 0 ? std::to_string(evicted) : "");
-                replayed += 1;
-            }
-            CHECK_EQ(item.second, expected);
-            held.push_back(table.find(item.first));
-        }
-        for (const emc_slot slot : held) {
-            table.complete(slot, table.state(slot) == emc_slot_state::LOADING ? table.generation(slot) : table.generation(slot) - 1);
-            table.unpin(slot);
-        }
-    }
-    CHECK_EQ(replayed, misses);
-    CHECK(misses > 500);
-    unlink(path.c_str());
-}
-
-int main(int argc, char ** argv) {
-    const uint64_t seed = test_seed(argc, argv);
+int main() {
     text();
     writer();
-    trace_replays(seed);
     return 0;
 }

@@ -31,6 +31,7 @@ struct fixture {
         options.n_guesses  = n_guesses;
         options.on_trial   = false;
         options.read_bytes = read_bytes;
+        options.policy     = "lru";  // whose victims a test can name
         std::string error;
         cache = emc_cache::make(layout(), options, std::make_unique<fake_reader>(io), nullptr, error);
         CHECK(cache);

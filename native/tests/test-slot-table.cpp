@@ -46,7 +46,7 @@ struct plain_model {
 } // namespace
 
 static void run(test_random & random, int n_experts, int n_slots, int steps) {
-    emc_slot_table table(n_experts, n_slots, emc_policy_make("lru", n_slots));
+    emc_slot_table table(n_experts, n_slots, emc_policy_make("lru", n_experts));
     plain_model model;
     model.n_slots = n_slots;
     uint64_t stale = 0;
@@ -62,7 +62,8 @@ static void run(test_random & random, int n_experts, int n_slots, int steps) {
             const bool possible = model.available() > 0;
             const int  expected = model.victim();
             int evicted = -2;
-            const emc_slot slot = table.begin_load(expert, now, &evicted);
+            table.event(&expert, 1, now);
+            const emc_slot slot = table.begin_load(expert, &evicted);
             CHECK_EQ(slot != EMC_NO_SLOT, possible);
             if (possible) {
                 CHECK_EQ(evicted, expected);
@@ -81,7 +82,7 @@ static void run(test_random & random, int n_experts, int n_slots, int steps) {
             CHECK(table.state(h.slot) == h.state);
             switch (random.in(0, 4)) {
                 case 0:
-                    table.hit(h.slot, now);
+                    table.event(&expert, 1, now);
                     model.recency.remove(expert);
                     model.recency.push_back(expert);
                     break;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "config.h"
 
-#include "policy.h"
-
 // Digits only: strtoull would take a sign, blanks and a tail.
 static bool parse_number(const std::string & text, uint64_t low, uint64_t high, uint64_t & value) {
     if (text.empty() || text.size() > 12) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The settings, parsed from text that the caller hands in. Defaults are here and nowhere else.
+// The settings, parsed from text that the caller hands in. Defaults are here (the policy's: policy.h) and nowhere else.
 #pragma once
+
+#include "policy.h"
 
 #include <cstdint>
 #include <functional>
@@ -14,7 +16,7 @@ struct emc_config {
     uint64_t    cache_mib = 0;      // 0 = off
     int         io_depth  = 4;      // reader threads
     int         read_kib  = 1024;   // largest single read
-    std::string policy    = "lru";
+    std::string policy    = EMC_DEFAULT_POLICY;
     emc_lookahead_mode lookahead = emc_lookahead_mode::AUTOMATIC;
     std::string trace;              // file; empty = none
     std::string stats_dir;          // directory; empty = none

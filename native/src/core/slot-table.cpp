@@ -4,7 +4,7 @@
 #include "check.h"
 
 emc_slot_table::emc_slot_table(int n_experts, int n_slots, std::unique_ptr<emc_policy> policy_) :
-    slots(n_slots), slot_of(n_experts, EMC_NO_SLOT), mask(n_slots), policy(std::move(policy_)) {
+    slots(n_slots), slot_of(n_experts, EMC_NO_SLOT), candidates(n_slots), policy(std::move(policy_)) {
     EMC_CHECK(n_slots > 0 && policy);
 }
 
@@ -24,25 +24,26 @@ int emc_slot_table::empty() const {
     return n;
 }
 
-emc_slot emc_slot_table::begin_load(int expert, emc_tick now, int * evicted) {
+emc_slot emc_slot_table::begin_load(int expert, int * evicted) {
     EMC_CHECK(slot_of[expert] == EMC_NO_SLOT);
     *evicted = -1;
 
     emc_slot slot = EMC_NO_SLOT;
-    for (emc_slot s = 0; s < n_slots(); ++s) {
-        mask[s] = evictable(s);
-        if (slot == EMC_NO_SLOT && slots[s].state == emc_slot_state::EMPTY) {
+    int n_candidates = 0;
+    for (emc_slot s = 0; s < n_slots() && slot == EMC_NO_SLOT; ++s) {
+        if (slots[s].state == emc_slot_state::EMPTY) {
             slot = s;
+        } else if (evictable(s)) {
+            candidates[n_candidates++] = slots[s].expert;
         }
     }
     if (slot == EMC_NO_SLOT) {
-        slot = policy->victim(mask.data());
-        if (slot == EMC_NO_SLOT) {
+        if (n_candidates == 0) {
             return EMC_NO_SLOT;
         }
-        EMC_CHECK(evictable(slot));
-        policy->on_evict(slot);
-        *evicted = slots[slot].expert;
+        *evicted = policy->victim(candidates.data(), n_candidates);
+        slot = slot_of[*evicted];
+        EMC_CHECK(slot != EMC_NO_SLOT && evictable(slot));
         slot_of[*evicted] = EMC_NO_SLOT;
     }
 
@@ -52,12 +53,7 @@ emc_slot emc_slot_table::begin_load(int expert, emc_tick now, int * evicted) {
     info.generation += 1;
     info.state      = emc_slot_state::LOADING;
     slot_of[expert] = slot;
-    policy->on_insert(slot, now);
     return slot;
-}
-
-void emc_slot_table::hit(emc_slot slot, emc_tick now) {
-    policy->on_hit(slot, now);
 }
 
 void emc_slot_table::pin(emc_slot slot) {
@@ -89,7 +85,6 @@ void emc_slot_table::fail(emc_slot slot, uint32_t generation) {
         n_stale += 1;
         return;
     }
-    policy->on_evict(slot);
     slot_of[info.expert] = EMC_NO_SLOT;
     info.expert = -1;
     info.state  = info.pins > 0 ? emc_slot_state::FAILED : emc_slot_state::EMPTY;

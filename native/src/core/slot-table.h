@@ -5,7 +5,7 @@
 //
 //   from            to        by          condition
 //   EMPTY           LOADING   begin_load  an expert that is in no slot; the generation advances; pinned once
-//   READY, 0 pins   LOADING   begin_load  no slot is EMPTY and the policy names this one: its expert is evicted
+//   READY, 0 pins   LOADING   begin_load  no slot is EMPTY and the policy names its expert, which is evicted
 //   LOADING         READY     complete    same generation
 //   LOADING         FAILED    fail        same generation; the expert leaves the index, so the next event asks again
 //   FAILED          EMPTY     unpin, fail no pin is left
@@ -30,7 +30,7 @@ enum class emc_slot_state : uint8_t { EMPTY, LOADING, READY, FAILED };
 
 class emc_slot_table {
 public:
-    // REQUIRES: n_slots > 0, policy was made for n_slots.
+    // REQUIRES: n_slots > 0, policy was made for n_experts.
     emc_slot_table(int n_experts, int n_slots, std::unique_ptr<emc_policy> policy);
 
     // The slot that holds or is loading the expert, or EMC_NO_SLOT.
@@ -40,12 +40,12 @@ public:
     int available() const;
     int empty() const;
 
+    // The router has chosen these experts: once for each layer event, before its begin_load calls. Ids differ.
+    void event(const int32_t * experts, int n, emc_tick now) { policy->on_event(experts, n, now); }
+
     // Give the expert a slot, pinned once. *evicted is the expert that had to go, or -1.
     // EMC_NO_SLOT if every slot is pinned or loading. REQUIRES: find(expert) == EMC_NO_SLOT.
-    emc_slot begin_load(int expert, emc_tick now, int * evicted);
-
-    // A new event uses a slot that find() returned.
-    void hit(emc_slot slot, emc_tick now);
+    emc_slot begin_load(int expert, int * evicted);
 
     void pin(emc_slot slot);
     void unpin(emc_slot slot);
@@ -76,8 +76,8 @@ private:
     }
 
     std::vector<slot_info>      slots;
-    std::vector<emc_slot>       slot_of;  // by expert
-    std::vector<uint8_t>        mask;     // scratch for the policy, so that begin_load allocates nothing
+    std::vector<emc_slot>       slot_of;     // by expert
+    std::vector<int32_t>        candidates;  // scratch for the policy, so that begin_load allocates nothing
     std::unique_ptr<emc_policy> policy;
     uint64_t                    n_stale = 0;
 };

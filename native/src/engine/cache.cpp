@@ -83,7 +83,7 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
         layer.pieces    = std::make_unique<emc_piece[]>((size_t) options.n_slots * n_kinds);
         layer.slot_left.assign(options.n_slots, 0);
         layer.unproven .assign(options.n_slots, 0);
-        auto policy     = emc_policy_make(options.policy, options.n_slots);
+        auto policy     = emc_policy_make(options.policy, layer.layout.n_experts);
         layer.table     = std::make_unique<emc_slot_table>(layer.layout.n_experts, options.n_slots, std::move(policy));
         next += layer.slot_bytes * (uint64_t) options.n_slots;
         max_experts = std::max(max_experts, layer.layout.n_experts);
@@ -100,6 +100,7 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
         call->pieces .resize(max_experts);
         call->order  .reserve(max_experts);
         call->pending.reserve(max_experts);
+        call->heard  .reserve(max_experts);
         call->unread .reserve(max_experts);
         call->to_pass = std::make_unique<std::atomic<int>[]>((size_t) max_experts);
         free_calls.push_back(call.get());
@@ -259,7 +260,14 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
         const int  n_fill = stream ? (first ? std::min(table.empty(), n_miss - n_claimed) : 0) : n_miss;
         const bool event  = first && (!stream || n_fill > 0);
         if (event) {
+            call->heard.clear();
+            for (int i = 0; i < n && (!stream || (int) call->heard.size() < n_fill); ++i) {
+                if (!stream || (call->slots[i] == EMC_NO_SLOT && call->buffers[i] == EMC_NO_BUFFER)) {
+                    call->heard.push_back(experts[i]);
+                }
+            }
             tick += 1;
+            table.event(call->heard.data(), (int) call->heard.size(), tick);
             if (trace) {
                 trace->begin(layer_id, rows);
             }
@@ -270,11 +278,8 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
         for (int i = 0; i < n; ++i) {
             if (call->slots[i] != EMC_NO_SLOT) {
                 prove(layer, call->slots[i]);
-                if (event && !stream) {
-                    table.hit(call->slots[i], tick);
-                    if (trace) {
-                        trace->hit(experts[i]);
-                    }
+                if (trace && event && !stream) {
+                    trace->hit(experts[i]);
                 }
                 counters.lookups[phase] += first;
                 counters.hits[phase]    += first;
@@ -333,7 +338,7 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
 // Gives the expert a slot, pinned once; the caller queues its pieces and says whether they were asked for.
 emc_slot emc_cache::load(int layer_id, int expert, int * evicted) {
     layer_state &  layer = layers[layer_id];
-    const emc_slot slot  = layer.table->begin_load(expert, tick, evicted);
+    const emc_slot slot  = layer.table->begin_load(expert, evicted);
     if (slot != EMC_NO_SLOT) {
         layer.slot_left[slot]  = (int32_t) layer.layout.kinds.size();
         counters.evictions    += *evicted >= 0;
@@ -405,11 +410,6 @@ void emc_cache::follow_guesses(std::vector<emc_read> & reads) {
         layer.unproven[slot] = 1;
         guessed_left        += layer.slot_left[slot];
         counters.guessed    += 1;
-        if (trace) {
-            trace->begin(layer_id, 0);
-            trace->miss(expert, evicted);
-            trace->end();
-        }
         for (int kind = 0; kind < (int) layer.layout.kinds.size(); ++kind) {
             queue_slot_piece(layer_id, slot, kind, reads);
         }

@@ -78,7 +78,7 @@ struct emc_cache_options {
     int         n_slots    = 0;          // in each layer
     int         n_staging  = 0;          // buffers for streams, each of the largest piece
     uint64_t    read_bytes = 1024*1024;  // largest single read, a multiple of EMC_ALIGN
-    std::string policy     = "lru";
+    std::string policy     = EMC_DEFAULT_POLICY;
     int         n_guesses  = 0;          // ranks of a guess that may be read ahead in decode; 0 = never
     bool        on_trial   = true;       // read ahead only as long as that is faster
 };
@@ -98,6 +98,7 @@ struct emc_call {
     std::vector<emc_piece *> pieces;    // [n], nullptr while a streaming piece has no buffer. Fixed once it is in order
     std::vector<int32_t>     order;     // the first n_decided, indices into experts, are fixed
     std::vector<int32_t>     pending;   // the rest
+    std::vector<int32_t>     heard;     // what the policy was told
     std::vector<int32_t>     unread;    // streaming, no buffer yet; from next_unread on
     size_t                   next_unread = 0;
     std::vector<emc_read>    held_back; // later kinds of slots being filled: after this kind's pieces

@@ -6,7 +6,9 @@
 //   edge-moe-trace 1 layers=L experts=E slots=S policy=P
 //   LAYER ROWS EXPERT[+[VICTIM]] ...
 //
-// `7` is a hit on expert 7, `7+` a load into an empty slot, `7+12` a load that evicted expert 12.
+// `7` is a hit on expert 7, `7+` a load into an empty slot, `7+12` a load that evicted expert 12. Of a prefill that streams
+// only the experts that it puts into slots are there. What lookahead loads is no event: a replay repeats the decisions
+// of a trace that was recorded without it.
 //
 // begin, hit, miss and end only append to memory (the caller holds the engine's mutex); a thread of its own writes.
 // When the disk cannot follow, events are dropped and counted rather than held without bound.
