@@ -2,10 +2,14 @@
 // The miss path without llama.cpp: acquire experts that are in no slot, wait for all their pieces, release. What it
 // times includes queueing, completion and wake-ups. One run, one JSON object on stdout.
 //
-//   edge-moe-read-bench FILE [--reader pread|io_uring] [--depth N] [--read-kib N] [--misses N] [--seconds X] [--layers N]
-//                            [--experts N] [--piece N] [--seed N]
+//   edge-moe-read-bench FILE [--reader auto|pread|io_uring] [--depth N] [--read-kib N] [--misses N] [--seconds X]
+//                            [--compute-us N] [--layers N] [--experts N] [--piece N] [--seed N]
 //
-// FILE is taken as layers x experts x 3 kinds of pieces, back to back as in a model, from an offset that is no page.
+// --compute-us is what multiplying by a piece takes once it has landed, for the overlap of reads with computing; 0 times
+// reads alone.
+// Reader, depth and read size are by default those of the product. FILE is taken as layers x experts x 3 kinds of pieces,
+// back to back as in a model, from an offset that is no page.
+#include "../src/core/config.h"
 #include "../src/engine/cache.h"
 #include "../src/io/file-set.h"
 
@@ -14,7 +18,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <numeric>
 #include <random>
 #include <string>
@@ -29,15 +32,16 @@ constexpr int      N_KINDS = 3;
 constexpr uint64_t FIRST   = 4064;
 
 struct settings {
-    std::string reader   = "io_uring";
-    int         depth    = 4;
-    int         read_kib = 1024;
-    int         misses   = 16;      // experts that one batch misses in a layer
-    double      seconds  = 2;
-    int         layers   = 24;
-    int         experts  = 64;
-    uint64_t    piece    = 557056;
-    uint64_t    seed     = 1;
+    std::string reader     = emc_config().reader;
+    int         depth      = emc_config().io_depth;
+    int         read_kib   = emc_config().read_kib;
+    int         misses     = 16;      // experts that one batch misses in a layer
+    double      seconds    = 2;
+    int         compute_us = 0;
+    int         layers     = 24;
+    int         experts    = 64;
+    uint64_t    piece      = 557056;
+    uint64_t    seed       = 1;
 };
 
 double seconds_between(steady::time_point a, steady::time_point b) {
@@ -73,15 +77,16 @@ settings parse(int argc, char ** argv) {
     for (int i = 2; i + 1 < argc; i += 2) {
         const std::string name = argv[i];
         const char *      text = argv[i + 1];
-        if      (name == "--reader")   { s.reader   = text; }
-        else if (name == "--depth")    { s.depth    = atoi(text); }
-        else if (name == "--read-kib") { s.read_kib = atoi(text); }
-        else if (name == "--misses")   { s.misses   = atoi(text); }
-        else if (name == "--seconds")  { s.seconds  = atof(text); }
-        else if (name == "--layers")   { s.layers   = atoi(text); }
-        else if (name == "--experts")  { s.experts  = atoi(text); }
-        else if (name == "--piece")    { s.piece    = strtoull(text, nullptr, 10); }
-        else if (name == "--seed")     { s.seed     = strtoull(text, nullptr, 10); }
+        if      (name == "--reader")     { s.reader     = text; }
+        else if (name == "--depth")      { s.depth      = atoi(text); }
+        else if (name == "--read-kib")   { s.read_kib   = atoi(text); }
+        else if (name == "--misses")     { s.misses     = atoi(text); }
+        else if (name == "--seconds")    { s.seconds    = atof(text); }
+        else if (name == "--compute-us") { s.compute_us = atoi(text); }
+        else if (name == "--layers")     { s.layers     = atoi(text); }
+        else if (name == "--experts")    { s.experts    = atoi(text); }
+        else if (name == "--piece")      { s.piece      = strtoull(text, nullptr, 10); }
+        else if (name == "--seed")       { s.seed       = strtoull(text, nullptr, 10); }
         else { fail("no option " + name); }
     }
     if (argc < 2 || argc % 2 != 0) {
@@ -113,7 +118,7 @@ private:
 } // namespace
 
 int main(int argc, char ** argv) {
-    const settings s = parse(argc, argv);
+    settings s = parse(argc, argv);
 
     emc_file_set files;
     struct stat file = {};
@@ -134,10 +139,12 @@ int main(int argc, char ** argv) {
     }
 
     std::string why;
-    std::unique_ptr<emc_reader> reader = s.reader == "pread" ? emc_reader_pread(files, s.depth) : emc_reader_uring(files, s.depth, why);
+    // a pool by name is as deep as asked, which the product does not allow
+    auto reader = s.reader == "pread" ? emc_reader_pread(files, s.depth) : emc_reader_make(s.reader, files, s.depth, why);
     if (!reader) {
         fail(why);
     }
+    s.reader = reader->name();
     emc_cache_options options;
     options.n_slots    = s.misses;
     options.read_bytes = (uint64_t) s.read_kib * 1024;
@@ -162,6 +169,9 @@ int main(int argc, char ** argv) {
                 for (int i = 0; i < s.misses; ++i) {
                     if (!cache->wait(call, call->order[i])) {
                         fail("a read failed");
+                    }
+                    const auto computed = steady::now() + std::chrono::microseconds(s.compute_us);
+                    while (s.compute_us > 0 && steady::now() < computed) {
                     }
                 }
                 cache->release(call);

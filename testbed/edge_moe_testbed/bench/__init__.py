@@ -11,6 +11,8 @@ from edge_moe_testbed.bench.figure import BenchError, Figure, bench_dir, load_fi
 
 BENCHES = {
     "decode_ratio": "edge_moe_testbed.bench.decode_ratio",
+    "read_efficiency": "edge_moe_testbed.bench.read_efficiency",
+    "read_cpu": "edge_moe_testbed.bench.read_cpu",
 }
 
 
