@@ -51,7 +51,7 @@ build: setup ## build the patched llama.cpp for the virtual board, and only that
 	@ansible-playbook playbooks/build.yml -i inventories/demo
 
 .PHONY: test
-test: lint test-unit test-native test-host test-board ## every test (what CI runs)
+test: lint test-unit test-native test-native-arm test-host test-board ## every test (what CI runs)
 
 .PHONY: lint
 lint: setup ## ruff, mypy, yamllint, ansible-lint (production), cppcheck
@@ -77,6 +77,14 @@ test-native: setup ## the cache's own tests: plain, then with thread and address
 		cmake --build build/native-$$sanitizer > /dev/null; \
 		ctest --test-dir build/native-$$sanitizer --output-on-failure; \
 	done
+
+.PHONY: test-native-arm
+test-native-arm: setup ## the same tests built for the boards' processor (aarch64), run under qemu-user
+	@cmake -S native -B build/native-aarch64 $(NATIVE_FLAGS) -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+		-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ '-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu' > /dev/null
+	@cmake --build build/native-aarch64
+	@# qemu-user has no io_uring: those tests see the refusal of a kernel without it, and are shown as skipped
+	@ctest --test-dir build/native-aarch64 --output-on-failure
 
 .PHONY: test-host
 test-host: build ## the patched llama-server on this machine: text equal to mmap at every cache size

@@ -291,8 +291,13 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
         model.routers     = routers.make(numbers);
         options.n_guesses = std::min({ n_used + (n_used + 1) / 2, request.n_experts, GUESSES_MAX });
     }
-    auto reader = emc_reader_pread(model.files, config.io_depth);
+    int  io_depth = config.io_depth;
+    auto reader   = emc_reader_make(config.reader, model.files, io_depth, error);
+    if (!reader) {
+        return error;
+    }
     health.engine = reader->name();
+    health.reason = error;
     model.cache = emc_cache::make(std::move(cached), options, std::move(reader), std::move(trace), error);
     if (!model.cache) {
         return error;
@@ -313,16 +318,17 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     health.slots           = (uint64_t) budget.slots * n_layers;
     health.staging_bytes   = request.piece_bytes * (uint64_t) budget.staging;
     health.cycles          = budget.cycles;
+    const std::string instead = health.reason.empty() ? "" : " (" + health.reason + ")";
     if (!health.direct) {
-        health.reason = model.files.reason();
+        health.reason += (health.reason.empty() ? "" : "; ") + model.files.reason();
     }
 
     char cycles[32];
     snprintf(cycles, sizeof(cycles), "%.1f", budget.cycles);
-    fprintf(stderr, "edge-moe: cache on: %s asked%s, %s delivered, %zu layers x %d slots, %s token cycles, %s, %s x%d %s\n",
+    fprintf(stderr, "edge-moe: cache on: %s asked%s, %s delivered, %zu layers x %d slots, %s token cycles, %s, %s x%d%s %s\n",
         mib(request.asked_bytes).c_str(), config.automatic ? " (auto)" : "", mib(budget.delivered_bytes).c_str(), n_layers, budget.slots,
-        cycles, config.policy.c_str(), health.engine.c_str(), config.io_depth,
-        health.direct ? "O_DIRECT" : ("buffered: " + health.reason).c_str());
+        cycles, config.policy.c_str(), health.engine.c_str(), io_depth, instead.c_str(),
+        health.direct ? "O_DIRECT" : ("buffered: " + model.files.reason()).c_str());
     return "";
 }
 

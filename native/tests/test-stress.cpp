@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Contexts with several threads each, on the real reader and real files, under eviction, delays, short reads and
-// errors: every byte that a call hands out is the byte of its expert, and every expert is handed out once. Decode and
-// prefill alternate and meet. The engine is compiled with delays at every hand-over from thread to thread.
+// Contexts with several threads each, on a real reader (named on the command line) and real files, under eviction,
+// delays, short reads and errors: every byte that a call hands out is the byte of its expert, and every expert is handed
+// out once. Decode and prefill alternate and meet. The engine is compiled with delays at every hand-over between threads.
 #include "../src/core/hand-over.h"
 #include "../src/engine/cache.h"
 #include "../src/io/file-set.h"
+#include "../src/io/io-calls.h"
 #include "payload.h"
 
 #include <algorithm>
@@ -18,24 +19,30 @@ constexpr int N_LAYERS  = 3;
 constexpr int N_EXPERTS = 12;
 
 // Slow, short, interrupted and failing by turns, from the offset and a counter.
-struct troubled_pread : emc_pread {
-    explicit troubled_pread(uint64_t seed_) : seed(seed_) {}
-    int64_t pread(int fd, void * buffer, uint64_t length, uint64_t offset) override {
+struct troubled_calls : emc_io_calls {
+    explicit troubled_calls(uint64_t seed_) : seed(seed_) {}
+    int64_t read_result(int64_t result, void * buffer, uint64_t length, uint64_t offset) override {
+        if (length < EMC_ALIGN) {
+            return result;
+        }
         const uint64_t dice = (offset * 2654435761u + seed + calls++ * 40503u) >> 7;
         if (dice % 7 == 0) {
             std::this_thread::sleep_for(std::chrono::microseconds(dice % 300));
         }
+        int64_t seen = result;
         if (dice % 11 == 0) {
-            errno = EINTR;
-            return -1;
-        }
-        if (dice % 97 == 0) {
+            seen = dice % 2 ? -EINTR : -EAGAIN;
+        } else if (dice % 97 == 0) {
             errors += 1;
-            errno = EIO;
-            return -1;
+            seen = -EIO;
+        } else if (dice % 5 == 0 && result > 4096) {
+            seen = result - 4096 + 100;
         }
-        const int64_t n = ::pread(fd, buffer, length, (off_t) offset);
-        return dice % 5 == 0 && n > 4096 ? n - 4096 + 100 : n;
+        if (seen < result) {
+            // what did not arrive is not there
+            memset((char *) buffer + std::max<int64_t>(seen, 0), 0xEE, (size_t) (result - std::max<int64_t>(seen, 0)));
+        }
+        return seen;
     }
     const uint64_t        seed;
     std::atomic<uint64_t> calls{0};
@@ -64,6 +71,13 @@ struct meeting {
     std::mutex              mutex;
     std::condition_variable changed;
 };
+
+std::string reader_name;
+
+std::unique_ptr<emc_reader> make_reader(const emc_file_set & files, emc_io_calls * calls) {
+    std::string why;
+    return reader_name == "pread" ? emc_reader_pread(files, 3, calls) : emc_reader_uring(files, 3, why, calls);
+}
 
 } // namespace
 
@@ -164,7 +178,7 @@ static void run(uint64_t seed, int n_slots, int n_staging, int n_contexts, int n
     emc_file_set files;
     CHECK_EQ(files.add(file0.path), 0);
     CHECK_EQ(files.add(file1.path), 1);
-    troubled_pread calls(seed);
+    troubled_calls calls(seed);
 
     emc_cache_options options;
     options.n_slots    = n_slots;
@@ -173,7 +187,7 @@ static void run(uint64_t seed, int n_slots, int n_staging, int n_contexts, int n
     options.n_guesses  = 4;
     options.on_trial   = false;
     std::string error;
-    auto cache = emc_cache::make(layers, options, emc_reader_pread(files, 3, trouble ? &calls : nullptr), nullptr, error);
+    auto cache = emc_cache::make(layers, options, make_reader(files, trouble ? &calls : nullptr), nullptr, error);
     CHECK(cache);
 
     for (int request = 0; request < 2; ++request) {
@@ -206,6 +220,12 @@ static void run(uint64_t seed, int n_slots, int n_staging, int n_contexts, int n
 }
 
 int main(int argc, char ** argv) {
+    CHECK(argc >= 2);
+    reader_name = argv[1];
+    if (!make_reader(emc_file_set(), nullptr)) {
+        printf("skipped: the kernel refuses %s\n", argv[1]);
+        return 77;
+    }
     const uint64_t seed = test_seed(argc, argv);
     const int n_tokens = 60;
     for (const int n_slots : { 4, 8 }) {

@@ -37,10 +37,19 @@ bool emc_config_parse(const std::function<const char *(const char *)> & get, emc
         }
     }
 
+    const std::string reader = text("EDGE_MOE_READER");
+    if (!reader.empty()) {
+        if (reader != "auto" && reader != "io_uring" && reader != "pread") {
+            error = complaint("EDGE_MOE_READER", reader, "auto, io_uring or pread");
+            return false;
+        }
+        config.reader = reader;
+    }
+
     const std::string depth = text("EDGE_MOE_IO_DEPTH");
     if (!depth.empty()) {
         if (!parse_number(depth, 1, 64, number)) {
-            error = complaint("EDGE_MOE_IO_DEPTH", depth, "a whole number of reader threads from 1 to 64");
+            error = complaint("EDGE_MOE_IO_DEPTH", depth, "a whole number of reads under way from 1 to 64");
             return false;
         }
         config.io_depth = (int) number;

@@ -14,7 +14,8 @@ struct emc_config {
     bool        is_set    = false;  // EDGE_MOE_CACHE_MIB was given
     bool        automatic = false;  // EDGE_MOE_CACHE_MIB=auto
     uint64_t    cache_mib = 0;      // 0 = off
-    int         io_depth  = 4;      // reader threads
+    std::string reader    = "auto"; // see emc_reader_make
+    int         io_depth  = 16;     // reads under way
     int         read_kib  = 1024;   // largest single read
     std::string policy    = EMC_DEFAULT_POLICY;
     emc_lookahead_mode lookahead = emc_lookahead_mode::AUTOMATIC;

@@ -27,7 +27,7 @@ struct emc_stats {
     uint64_t stall_ns      = 0;    // time in which at least one compute thread waited for a piece
 
     uint64_t read_bytes    = 0;    // as read, with the alignment around pieces
-    uint64_t read_ns       = 0;    // summed over reader threads
+    uint64_t read_ns       = 0;    // that reads were under way, summed over reads
 };
 
 // true if the relations between counters hold; resident = slots that hold an expert.

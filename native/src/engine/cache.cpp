@@ -5,6 +5,7 @@
 #include "../core/check.h"
 #include "../core/hand-over.h"
 #include "../core/order.h"
+#include "../io/slab.h"
 #include "../io/window.h"
 
 #include <algorithm>
@@ -61,11 +62,10 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
     slab_bytes += buffer_bytes * (uint64_t) options.n_staging;
     // one slab for the cache's life: pages are never given back on eviction, since to fault them in again costs
     // more than it saves
-    void * memory = mmap(nullptr, slab_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
+    slab = (char *) emc_slab_map(slab_bytes);
+    if (!slab) {
         return;
     }
-    slab = (char *) memory;
 
     layers.resize(layouts.size());
     char * next = slab;

@@ -81,7 +81,7 @@ std::string emc_health_text(const emc_health & h, int pid, double now) {
     b.one("guessed_used_total",  "counter", "Of these, asked for in time: hits.",                        std::to_string(s.guessed_used));
     b.one("guessed_lost_total",  "counter", "Of these, gone before anything asked for them.",            std::to_string(s.guessed_lost));
     b.one("read_bytes_total",    "counter", "Bytes read from the model's files into slots.",        std::to_string(s.read_bytes));
-    b.one("read_seconds_total",  "counter", "Time in reads, summed over reader threads.",           number((double) s.read_ns / 1e9));
+    b.one("read_seconds_total",  "counter", "Time that reads were under way, summed over reads.",   number((double) s.read_ns / 1e9));
     b.one("stall_seconds_total", "counter", "Time in which a compute thread waited for a piece.",   number((double) s.stall_ns / 1e9));
     b.one("evictions_total",     "counter", "Experts that gave up their slot.",                     std::to_string(s.evictions));
     b.one("errors_total",        "counter", "Pieces that could not be read.",                       std::to_string(s.errors));

@@ -2,6 +2,7 @@
 #include "file-set.h"
 
 #include "../core/types.h"
+#include "io-calls.h"
 
 #include <cerrno>
 #include <cstdlib>
@@ -15,38 +16,36 @@ emc_file_set::~emc_file_set() {
     }
 }
 
-// open() with O_DIRECT may succeed where the first read then fails, so one page is read as the proof.
-static bool direct_read_works(int fd) {
+// open() with O_DIRECT may succeed where the first read then fails, so one page is read as the proof. Drives with larger
+// blocks than a page refuse that too.
+int emc_file_set::direct_read_error(int fd) const {
     void * page = nullptr;
     if (posix_memalign(&page, EMC_ALIGN, EMC_ALIGN) != 0) {
-        errno = ENOMEM;
-        return false;
+        return ENOMEM;
     }
-    ssize_t n;
+    int64_t result;
     do {
-        n = pread(fd, page, EMC_ALIGN, 0);
-    } while (n < 0 && errno == EINTR);
-    const int error = errno;
+        result = pread(fd, page, EMC_ALIGN, 0);
+        result = result < 0 ? -errno : result;
+        result = calls ? calls->read_result(result, page, EMC_ALIGN, 0) : result;
+    } while (result == -EINTR);
     free(page);
-    errno = error;
-    return n >= 0;
+    return result < 0 ? (int) -result : 0;
 }
 
 int emc_file_set::add(const std::string & path, bool allow_direct) {
     int fd = -1;
-    int error = 0;
-#ifdef O_DIRECT
+    std::string refusal = "O_DIRECT not asked for";
     if (allow_direct) {
         fd = open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
         if (fd < 0) {
-            error = errno;
-        } else if (!direct_read_works(fd)) {
-            error = errno;
+            refusal = std::string("the file system refuses O_DIRECT (") + strerror(errno) + ")";
+        } else if (const int error = direct_read_error(fd)) {
+            refusal = "the drive refuses direct reads of " + std::to_string(EMC_ALIGN) + " bytes (" + strerror(error) + ")";
             close(fd);
             fd = -1;
         }
     }
-#endif
     if (fd < 0) {
         fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
         if (fd < 0) {
@@ -56,7 +55,7 @@ int emc_file_set::add(const std::string & path, bool allow_direct) {
         // the kernel's read-ahead would fetch what no expert asked for
         posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
         is_direct = false;
-        why = allow_direct ? std::string("the file system refuses O_DIRECT (") + strerror(error) + ")" : "O_DIRECT not asked for";
+        why = refusal;
     }
     files.push_back(fd);
     return (int) files.size() - 1;

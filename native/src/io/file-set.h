@@ -5,9 +5,12 @@
 #include <string>
 #include <vector>
 
+class emc_io_calls;
+
 class emc_file_set {
 public:
-    emc_file_set() = default;
+    // calls is for tests of the probe; unless null it must outlive the set.
+    explicit emc_file_set(emc_io_calls * calls_ = nullptr) : calls(calls_) {}
     ~emc_file_set();
     emc_file_set(const emc_file_set &) = delete;
     emc_file_set & operator=(const emc_file_set &) = delete;
@@ -21,13 +24,17 @@ public:
 
     int fd(int index) const { return files.at(index); }
 
-    // true if every file is read around the page cache. Else reason() names the refusal: the fallback is
-    // correct, but then the page cache competes with the slots for memory.
+    // true if every file is read around the page cache. Else reason() names the refusal, of the file system or of a
+    // drive whose blocks are larger than EMC_ALIGN: the fallback is correct, but then the page cache competes with the
+    // slots for memory.
     bool direct() const { return is_direct; }
 
     const std::string & reason() const { return why; }
 
 private:
+    int direct_read_error(int fd) const;
+
+    emc_io_calls *   calls;
     std::vector<int> files;
     bool             is_direct = true;
     std::string      why;

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: MIT
-// A pool of threads that call pread. What a read can meet, and what is done:
-//
-//   all needed bytes        done
-//   EINTR                   again
-//   fewer than needed       again from the last whole page that arrived (a direct read must start on a page)
-//   0 before needed         ENODATA: the file is shorter than its header says, or was truncated
-//   any other errno         reported as it is; the caller computes from the mapping
+// A pool of threads that call pread. Its results mean what read-progress.h says.
 #include "../core/check.h"
 #include "file-set.h"
+#include "io-calls.h"
+#include "read-progress.h"
 #include "reader.h"
 
 #include <atomic>
@@ -22,17 +18,10 @@
 
 namespace {
 
-class system_pread : public emc_pread {
-public:
-    int64_t pread(int fd, void * buffer, uint64_t length, uint64_t offset) override {
-        return ::pread(fd, buffer, length, (off_t) offset);
-    }
-};
-
 class reader_pread : public emc_reader {
 public:
-    reader_pread(const emc_file_set & files_, int depth_, emc_pread * pread_) :
-        files(files_), depth(depth_), calls(pread_ ? *pread_ : own_calls) {}
+    reader_pread(const emc_file_set & files_, int depth_, emc_io_calls * calls_) :
+        files(files_), depth(depth_), calls(calls_ ? *calls_ : own_calls) {}
 
     ~reader_pread() override {
         std::deque<emc_read> cancelled;
@@ -60,9 +49,7 @@ public:
 
     void submit(const emc_read * reads, size_t n) override {
         for (size_t i = 0; i < n; ++i) {
-            EMC_CHECK(reads[i].offset % EMC_ALIGN == 0 && reads[i].length % EMC_ALIGN == 0);
-            EMC_CHECK((uintptr_t) reads[i].buffer % EMC_ALIGN == 0);
-            EMC_CHECK(reads[i].needed > 0 && reads[i].needed <= reads[i].length);
+            EMC_CHECK(emc_read_valid(reads[i]));
         }
         {
             std::lock_guard<std::mutex> lock(mutex);
@@ -102,31 +89,25 @@ private:
 
     int perform(const emc_read & read) {
         const int fd = files.fd(read.file);
-        uint64_t got = 0;
+        emc_read_progress progress;
+        int error = 0;
         while (true) {
-            const int64_t n = calls.pread(fd, (char *) read.buffer + got, read.length - got, read.offset + got);
-            if (n < 0) {
-                if (errno == EINTR) {
-                    continue;
-                }
-                return errno ? errno : EIO;
+            char *         buffer = (char *) read.buffer + progress.got;
+            const uint64_t length = read.length - progress.got;
+            const uint64_t offset = read.offset + progress.got;
+            const int64_t  n      = pread(fd, buffer, length, (off_t) offset);
+            const int64_t  result = calls.read_result(n < 0 ? -errno : n, buffer, length, offset);
+            bytes += result > 0 ? (uint64_t) result : 0;
+            if (!progress.again(result, read.needed, error)) {
+                return error;
             }
-            bytes += (uint64_t) n;
-            if (got + (uint64_t) n >= read.needed) {
-                return 0;
-            }
-            const uint64_t pages = (got + (uint64_t) n) / EMC_ALIGN * EMC_ALIGN;
-            if (pages == got) {
-                return ENODATA;
-            }
-            got = pages;
         }
     }
 
     const emc_file_set & files;
     const int            depth;
-    system_pread         own_calls;
-    emc_pread &          calls;
+    emc_io_calls         own_calls;
+    emc_io_calls &       calls;
     emc_read_sink *      sink = nullptr;
 
     std::mutex               mutex;  // guards queue and stopping; never held across a read
@@ -141,6 +122,6 @@ private:
 
 } // namespace
 
-std::unique_ptr<emc_reader> emc_reader_pread(const emc_file_set & files, int depth, emc_pread * pread) {
-    return std::make_unique<reader_pread>(files, depth, pread);
+std::unique_ptr<emc_reader> emc_reader_pread(const emc_file_set & files, int depth, emc_io_calls * calls) {
+    return std::make_unique<reader_pread>(files, depth, calls);
 }

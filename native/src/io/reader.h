@@ -8,8 +8,10 @@
 #include "../core/types.h"
 
 #include <memory>
+#include <string>
 
 class emc_file_set;
+class emc_io_calls;
 
 struct emc_read {
     int      file   = 0;
@@ -25,6 +27,11 @@ struct emc_read {
     uint32_t generation = 0;
 };
 
+inline bool emc_read_valid(const emc_read & read) {
+    return read.offset % EMC_ALIGN == 0 && read.length % EMC_ALIGN == 0 && (uintptr_t) read.buffer % EMC_ALIGN == 0 &&
+        read.needed > 0 && read.needed <= read.length;
+}
+
 class emc_read_sink {
 public:
     virtual ~emc_read_sink() = default;
@@ -35,7 +42,7 @@ public:
 
 struct emc_reader_stats {
     uint64_t bytes = 0;
-    uint64_t ns    = 0;  // summed over threads
+    uint64_t ns    = 0;  // that reads were under way, summed over reads
 };
 
 class emc_reader {
@@ -46,7 +53,7 @@ public:
     // Must be called once, before submit.
     virtual void start(emc_read_sink & sink) = 0;
 
-    // Begun in this order.
+    // Begun in this order. REQUIRES: each is valid.
     virtual void submit(const emc_read * reads, size_t n) = 0;
 
     virtual emc_reader_stats stats() const = 0;
@@ -54,14 +61,18 @@ public:
     virtual const char * name() const = 0;
 };
 
-// The one call that a pool thread makes, so that a test can make it short, slow or broken.
-class emc_pread {
-public:
-    virtual ~emc_pread() = default;
+// Below, depth is how many reads may be under way at the same time; files (and calls, unless null) must outlive the reader.
 
-    // As pread(2): -1 and errno, or the number of bytes.
-    virtual int64_t pread(int fd, void * buffer, uint64_t length, uint64_t offset) = 0;
-};
+// A pool of depth threads that call pread.
+std::unique_ptr<emc_reader> emc_reader_pread(const emc_file_set & files, int depth, emc_io_calls * calls = nullptr);
 
-// A pool of depth threads, each with one read in flight. files (and pread, unless null) must outlive it.
-std::unique_ptr<emc_reader> emc_reader_pread(const emc_file_set & files, int depth, emc_pread * pread = nullptr);
+// One thread and an io_uring; nullptr, and why says it, where the kernel refuses one.
+std::unique_ptr<emc_reader> emc_reader_uring(const emc_file_set & files, int depth, std::string & why, emc_io_calls * calls = nullptr);
+
+// More threads than this take more from the cores that compute than they add to what a drive delivers.
+constexpr int EMC_POOL_MAX = 4;
+
+// The reader by name: "io_uring", "pread", or "auto": the ring, and the pool where the kernel refuses one. depth becomes
+// what is in use: a pool has at most EMC_POOL_MAX threads. why says what was refused, and is empty if nothing was.
+// nullptr if the one asked for cannot be had.
+std::unique_ptr<emc_reader> emc_reader_make(const std::string & name, const emc_file_set & files, int & depth, std::string & why);

@@ -13,6 +13,8 @@ BENCHES = {
     "decode_ratio": "edge_moe_testbed.bench.decode_ratio",
     "never_slower": "edge_moe_testbed.bench.never_slower",
     "prefill_ratio": "edge_moe_testbed.bench.prefill_ratio",
+    "read_efficiency": "edge_moe_testbed.bench.read_efficiency",
+    "read_cpu": "edge_moe_testbed.bench.read_cpu",
 }
 
 

@@ -36,7 +36,7 @@ PAGE_CACHE_WINS_SHARE = 1 / 3
 BATCH = 512
 CONTEXT_DEFAULT = 4096
 CONTEXT_MIN = 512
-IO_DEPTH = 4
+IO_DEPTH = 16
 READ_KIB = 1024
 READ_AHEAD_KB = {"resident": 128, "cache": 64, "mmap": 32}
 DECISIONS = ("resident", "cache", "mmap")
@@ -222,7 +222,7 @@ class _Planner:
             if decision == "cache" and overrides.get("threads", 0) > self.cores
             else "",
         )
-        io_depth = self.choose("io_depth", IO_DEPTH, "four readers were best on a Jetson; six or more lost a quarter.")
+        io_depth = self.choose("io_depth", IO_DEPTH, "one thread keeps this many reads under way at the drive.")
         read_kib = self.choose("read_kib", READ_KIB, "large reads beat small ones wherever the drive allows them.")
         read_ahead_kb = self.choose(
             "read_ahead_kb",

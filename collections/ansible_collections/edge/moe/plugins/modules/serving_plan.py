@@ -93,7 +93,7 @@ plan:
       returned: always
       type: int
     io_depth:
-      description: Reader threads of the cache.
+      description: Reads of the cache that are under way at the same time.
       returned: always
       type: int
     read_kib:
@@ -129,7 +129,7 @@ plan:
       description: Environment of the patched llama-server.
       returned: always
       type: dict
-      sample: {EDGE_MOE_CACHE_MIB: "2268", EDGE_MOE_IO_DEPTH: "4", EDGE_MOE_READ_KIB: "1024"}
+      sample: {EDGE_MOE_CACHE_MIB: "2268", EDGE_MOE_IO_DEPTH: "16", EDGE_MOE_READ_KIB: "1024"}
     budget:
       description: The board's memory line by line; what is taken is negative, and the last line is what is left.
       returned: always

@@ -80,7 +80,7 @@ def test_the_published_35b_is_streamed_by_a_cache_of_about_2_gib() -> None:
     assert made["decision"] == "cache"
     assert 1900 <= made["cache_mib"] <= 2400
     assert made["cycles"] == pytest.approx(4, abs=0.01)
-    assert (made["threads"], made["io_depth"], made["floor"], made["n_gpu_layers"]) == (4, 4, True, 99)
+    assert (made["threads"], made["io_depth"], made["floor"], made["n_gpu_layers"]) == (4, 16, True, 99)
     arguments = made["server_args"]
     for option in ("--cpu-moe", "--no-host", "--no-repack", "--no-op-offload", "--no-warmup"):
         assert option in arguments
