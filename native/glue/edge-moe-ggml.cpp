@@ -8,6 +8,7 @@
 #include "../src/core/config.h"
 #include "../src/engine/cache.h"
 #include "../src/engine/health.h"
+#include "../src/engine/keeper.h"
 #include "../src/io/file-set.h"
 #include "../src/io/memory-room.h"
 
@@ -52,6 +53,9 @@ namespace {
 
 constexpr int GUESSES_MAX = 16;  // experts that are guessed for a token in a layer
 
+// Room that a cache which grows leaves at least; a sixteenth of what there was at load, if that is more.
+constexpr uint64_t ROOM_LEFT_MIN = 64ull << 20;
+
 // The model that the cache serves. Immutable after construction but for the free list.
 struct served_model {
     std::set<const void *>                            mappings;
@@ -59,6 +63,10 @@ struct served_model {
     emc_file_set                                      files;
     emc_health                                        health;   // stats are filled in when it is read
     std::unique_ptr<emc_cache>                        cache;    // after files: its reader uses them
+    std::unique_ptr<emc_keeper>                       keeper;   // after cache: it resizes it
+    uint64_t                                          round_bytes = 0;  // one slot in every layer
+    int                                               n_layers    = 0;
+    int                                               n_used      = 0;
 
     // what guesses at each cached layer's choice, or null; scratch inside, so one thread at a time
     std::vector<std::unique_ptr<emc_router>>          routers;
@@ -127,7 +135,11 @@ std::string mib(uint64_t bytes) {
 
 emc_health current_health(const std::shared_ptr<served_model> & model, emc_health health) {
     if (model) {
-        health.stats = model->cache->stats();
+        const uint64_t slots   = (uint64_t) model->cache->n_slots();
+        health.stats           = model->cache->stats();
+        health.slots           = slots * (uint64_t) model->n_layers;
+        health.delivered_bytes = slots * model->round_bytes + health.staging_bytes;
+        health.cycles          = (double) slots / model->n_used;
     }
     return health;
 }
@@ -249,13 +261,14 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     request.n_used      = n_used;
     request.automatic   = config.automatic;
     request.asked_bytes = config.cache_mib << 20;
+    const uint64_t room_bytes  = emc_memory_room("");
+    uint64_t       dense_bytes = 0;
+    for (const ggml_tensor * tensor : dense) {
+        dense_bytes += ggml_nbytes(tensor);
+    }
     if (config.automatic) {
-        uint64_t dense_bytes = 0;
-        for (const ggml_tensor * tensor : dense) {
-            dense_bytes += ggml_nbytes(tensor);
-        }
         const uint64_t all_bytes = request.round_bytes * (uint64_t) request.n_experts;
-        request.asked_bytes = emc_budget_auto(emc_memory_room(""), dense_bytes, request.round_bytes * (uint64_t) n_used, all_bytes,
+        request.asked_bytes = emc_budget_auto(room_bytes, dense_bytes, request.round_bytes * (uint64_t) n_used, all_bytes,
             request.piece_bytes * (uint64_t) EMC_STAGING);
         if (request.asked_bytes >= all_bytes) {
             fits = true;
@@ -282,7 +295,9 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
 
     const size_t      n_layers = cached.size();
     emc_cache_options options;
-    options.n_slots    = budget.slots;
+    // what auto leaves for caches and buffers that do not exist yet may turn out to be more than they take
+    options.n_slots    = config.automatic ? (int) std::min<uint64_t>((uint64_t) request.n_experts,
+        std::max<uint64_t>((uint64_t) budget.slots, room_bytes / request.round_bytes)) : budget.slots;
     options.n_staging  = budget.staging;
     options.read_bytes = (uint64_t) config.read_kib * 1024;
     options.policy     = config.policy;
@@ -302,6 +317,23 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     if (!model.cache) {
         return error;
     }
+    model.cache->resize(budget.slots);
+    model.round_bytes = request.round_bytes;
+    model.n_layers    = (int) n_layers;
+    model.n_used      = n_used;
+
+    emc_keeper_options keeping;
+    keeping.least         = n_used;
+    keeping.most          = options.n_slots;
+    keeping.round_bytes   = request.round_bytes;
+    keeping.dense_bytes   = dense_bytes;
+    keeping.reserve_bytes = std::max(room_bytes / 16, ROOM_LEFT_MIN);
+    keeping.request_file  = config.stats_dir.empty() ? "" : config.stats_dir + "/cache-" + std::to_string(getpid()) + ".want";
+    keeping.room          = [] { return emc_memory_room(""); };
+    keeping.pressure      = [] { return emc_memory_pressure(""); };
+    keeping.say           = [](const std::string & line) { fprintf(stderr, "edge-moe: %s\n", line.c_str()); };
+    model.keeper = std::make_unique<emc_keeper>(*model.cache, keeping);
+
     for (int i = 0; i < 16; ++i) {
         auto call = std::make_unique<edge_moe_call>();
         call->used  .reserve(request.n_experts);

@@ -126,6 +126,18 @@ static void room() {
         "total_active_file " + std::to_string(100 * MIB) + "\ntotal_inactive_file " + std::to_string(50 * MIB) + "\n");
     CHECK_EQ(emc_memory_room(root), 450 * MIB);
 
+    // pressure: none known, the machine's, the group's own, nonsense
+    CHECK_EQ(emc_memory_pressure(root), -1.0);
+    put(root + "/proc/pressure/memory", "some avg10=2.50 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=1\n");
+    CHECK_EQ(emc_memory_pressure(root), 0.025);
+    put(root + "/proc/self/cgroup", "0::/edge.slice/server.service\n");
+    put(root + "/sys/fs/cgroup/edge.slice/server.service/memory.pressure", "some avg10=50.00 avg60=1.00 avg300=0.00 total=9\n");
+    CHECK_EQ(emc_memory_pressure(root), 0.5);
+    for (const char * text : { "", "some", "some avg10=", "some avg10=nan avg60=0", "some avg10=-3 avg60=0", "some avg10=1e9 avg60=0", "full avg10=3" }) {
+        put(root + "/sys/fs/cgroup/edge.slice/server.service/memory.pressure", text);
+        CHECK_EQ(emc_memory_pressure(root), 0.025);
+    }
+
     CHECK_EQ(system(("rm -r " + root).c_str()), 0);
     CHECK(emc_memory_room("") > 0);  // this machine
 }

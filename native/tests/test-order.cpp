@@ -616,6 +616,30 @@ static void prefill_ends_guessing() {
     f.cache->check();
 }
 
+static void resize_in_use() {
+    fixture f(4, 1 << 20);
+    f.event(0, { 0, 1, 2, 3 });
+    f.event(1, { 0, 1 });
+    const uint64_t full = f.cache->touched_bytes();
+    emc_call * call = f.acquire(0, 0, { 3 });       // in the last slot
+    emc_call * load = f.acquire(1, 0, { 2, 3, 4 }, 1, "other");  // two on their way to empty slots
+    f.cache->resize(2);
+    CHECK_EQ(f.cache->n_slots(), 2);
+    f.compute(call);                                // its bytes are still there
+    f.drive_at_once();
+    f.compute(load);
+    f.cache->resize(2);                             // now nobody uses them
+    CHECK(f.cache->touched_bytes() <= full * 4 / 6 + 1);
+    f.cache->check();
+    for (int round = 0; round < 3; ++round) {
+        f.event(0, { 0, round + 2 });               // two slots serve two experts
+        CHECK(!f.acquire(0, 0, { 0, 1, 2 }));       // and not three
+    }
+    f.cache->resize(4);
+    f.event(0, { 0, 1, 2, 3 });
+    f.cache->check();
+}
+
 static void counting() {
     fixture f(4);
     f.event(0, { 0, 1 });            // 2 misses
@@ -671,6 +695,7 @@ int main(int argc, char ** argv) {
     wrong_guesses_lose_trust_and_are_counted();
     failed_guess_is_asked_for_again();
     prefill_ends_guessing();
+    resize_in_use();
     counting();
     return 0;
 }

@@ -3,6 +3,7 @@
 #include "../src/core/slot-table.h"
 #include "check.h"
 
+#include <algorithm>
 #include <list>
 #include <map>
 
@@ -19,23 +20,33 @@ struct plain_model {
     std::map<int, plain_slot> held;    // by expert: LOADING and READY
     std::list<plain_slot>     failed;  // FAILED, pinned
     std::list<int>            recency; // experts, least recent first
-    int                       n_slots;
+    int                       in_use;
 
-    int available() const {
-        int n = n_slots - (int) held.size() - (int) failed.size();
+    int empty() const {
+        int n = in_use;
         for (const auto & h : held) {
-            n += h.second.state == emc_slot_state::READY && h.second.pins == 0;
+            n -= h.second.slot < in_use;
+        }
+        for (const plain_slot & f : failed) {
+            n -= f.slot < in_use;
+        }
+        return n;
+    }
+    int available() const {
+        int n = empty();
+        for (const auto & h : held) {
+            n += h.second.state == emc_slot_state::READY && h.second.pins == 0 && h.second.slot < in_use;
         }
         return n;
     }
     // least recent among those that may go; experts of one tick cannot happen here: each step has its own
     int victim() const {
-        if ((int) (held.size() + failed.size()) < n_slots) {
+        if (empty() > 0) {
             return -1;
         }
         for (const int expert : recency) {
             const plain_slot & h = held.at(expert);
-            if (h.state == emc_slot_state::READY && h.pins == 0) {
+            if (h.state == emc_slot_state::READY && h.pins == 0 && h.slot < in_use) {
                 return expert;
             }
         }
@@ -48,7 +59,7 @@ struct plain_model {
 static void run(test_random & random, int n_experts, int n_slots, int steps) {
     emc_slot_table table(n_experts, n_slots, emc_policy_make("lru", n_experts));
     plain_model model;
-    model.n_slots = n_slots;
+    model.in_use = n_slots;
     uint64_t stale = 0;
 
     for (int step = 1; step <= steps; ++step) {
@@ -57,7 +68,27 @@ static void run(test_random & random, int n_experts, int n_slots, int steps) {
         const auto     known  = model.held.find(expert);
         CHECK_EQ(table.find(expert) != EMC_NO_SLOT, known != model.held.end());
         CHECK_EQ(table.available(), model.available());
+        CHECK_EQ(table.empty(), model.empty());
 
+        if (random.in(0, 19) == 0) {
+            model.in_use = (int) random.in(1, (uint64_t) n_slots);
+            table.use(model.in_use);
+            for (emc_slot slot = model.in_use; slot < n_slots; ++slot) {
+                const auto in_slot = [slot](const auto & h) { return h.second.slot == slot; };
+                const auto h    = std::find_if(model.held.begin(), model.held.end(), in_slot);
+                const bool busy = std::any_of(model.failed.begin(), model.failed.end(), [slot](const plain_slot & f) { return f.slot == slot; }) ||
+                    (h != model.held.end() && (h->second.state != emc_slot_state::READY || h->second.pins > 0));
+                const int gone = table.vacate(slot);
+                CHECK_EQ(gone == emc_slot_table::EMC_BUSY, busy);
+                if (gone >= 0) {
+                    CHECK(h != model.held.end() && h->first == gone);
+                    model.recency.remove(gone);
+                    model.held.erase(h);
+                }
+            }
+            table.check();
+            continue;
+        }
         if (known == model.held.end()) {
             const bool possible = model.available() > 0;
             const int  expected = model.victim();

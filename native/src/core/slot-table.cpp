@@ -4,13 +4,13 @@
 #include "check.h"
 
 emc_slot_table::emc_slot_table(int n_experts, int n_slots, std::unique_ptr<emc_policy> policy_) :
-    slots(n_slots), slot_of(n_experts, EMC_NO_SLOT), candidates(n_slots), policy(std::move(policy_)) {
+    slots(n_slots), in_use(n_slots), slot_of(n_experts, EMC_NO_SLOT), candidates(n_slots), policy(std::move(policy_)) {
     EMC_CHECK(n_slots > 0 && policy);
 }
 
 int emc_slot_table::available() const {
     int n = 0;
-    for (emc_slot slot = 0; slot < n_slots(); ++slot) {
+    for (emc_slot slot = 0; slot < in_use; ++slot) {
         n += slots[slot].state == emc_slot_state::EMPTY || evictable(slot);
     }
     return n;
@@ -18,8 +18,8 @@ int emc_slot_table::available() const {
 
 int emc_slot_table::empty() const {
     int n = 0;
-    for (const slot_info & info : slots) {
-        n += info.state == emc_slot_state::EMPTY;
+    for (emc_slot slot = 0; slot < in_use; ++slot) {
+        n += slots[slot].state == emc_slot_state::EMPTY;
     }
     return n;
 }
@@ -30,7 +30,7 @@ emc_slot emc_slot_table::begin_load(int expert, int * evicted) {
 
     emc_slot slot = EMC_NO_SLOT;
     int n_candidates = 0;
-    for (emc_slot s = 0; s < n_slots() && slot == EMC_NO_SLOT; ++s) {
+    for (emc_slot s = 0; s < in_use && slot == EMC_NO_SLOT; ++s) {
         if (slots[s].state == emc_slot_state::EMPTY) {
             slot = s;
         } else if (evictable(s)) {
@@ -54,6 +54,26 @@ emc_slot emc_slot_table::begin_load(int expert, int * evicted) {
     info.state      = emc_slot_state::LOADING;
     slot_of[expert] = slot;
     return slot;
+}
+
+void emc_slot_table::use(int n) {
+    EMC_CHECK(n >= 1 && n <= n_slots());
+    in_use = n;
+}
+
+int emc_slot_table::vacate(emc_slot slot) {
+    slot_info & info = slots[slot];
+    if (info.state == emc_slot_state::EMPTY) {
+        return -1;
+    }
+    if (!evictable(slot)) {
+        return EMC_BUSY;
+    }
+    const int expert = info.expert;
+    slot_of[expert]  = EMC_NO_SLOT;
+    info.expert      = -1;
+    info.state       = emc_slot_state::EMPTY;
+    return expert;
 }
 
 void emc_slot_table::pin(emc_slot slot) {

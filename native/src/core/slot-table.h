@@ -9,6 +9,7 @@
 //   LOADING         READY     complete    same generation
 //   LOADING         FAILED    fail        same generation; the expert leaves the index, so the next event asks again
 //   FAILED          EMPTY     unpin, fail no pin is left
+//   READY, 0 pins   EMPTY     vacate
 //   LOADING, READY  (same)    pin, unpin
 //
 // LOADING slots and pinned slots are never evicted. The reader owns the bytes of a LOADING slot; those who hold
@@ -50,10 +51,18 @@ public:
     void pin(emc_slot slot);
     void unpin(emc_slot slot);
 
+    // Slots from n on take no new expert. REQUIRES: 1 <= n <= n_slots().
+    void use(int n);
+
+    // If nobody uses the slot and nothing is on its way there, its expert (returned, or -1) leaves it; else EMC_BUSY.
+    static constexpr int EMC_BUSY = -2;
+    int vacate(emc_slot slot);
+
     void complete(emc_slot slot, uint32_t generation);
     void fail(emc_slot slot, uint32_t generation);
 
     int            n_slots()                   const { return (int) slots.size(); }
+    int            n_in_use()                  const { return in_use; }
     int            expert(emc_slot slot)       const { return slots[slot].expert; }
     int            pins(emc_slot slot)         const { return slots[slot].pins; }
     uint32_t       generation(emc_slot slot)   const { return slots[slot].generation; }
@@ -76,6 +85,7 @@ private:
     }
 
     std::vector<slot_info>      slots;
+    int                         in_use;
     std::vector<emc_slot>       slot_of;     // by expert
     std::vector<int32_t>        candidates;  // scratch for the policy, so that begin_load allocates nothing
     std::unique_ptr<emc_policy> policy;

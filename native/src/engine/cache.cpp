@@ -61,7 +61,7 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
     }
     slab_bytes += buffer_bytes * (uint64_t) options.n_staging;
     // one slab for the cache's life: pages are never given back on eviction, since to fault them in again costs
-    // more than it saves
+    // more than it saves, but only when the cache shrinks
     slab = (char *) emc_slab_map(slab_bytes);
     if (!slab) {
         return;
@@ -82,6 +82,7 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
         layer.memory    = next;
         layer.pieces    = std::make_unique<emc_piece[]>((size_t) options.n_slots * n_kinds);
         layer.slot_left.assign(options.n_slots, 0);
+        layer.touched  .assign(options.n_slots, 0);
         layer.unproven .assign(options.n_slots, 0);
         auto policy     = emc_policy_make(options.policy, layer.layout.n_experts);
         layer.table     = std::make_unique<emc_slot_table>(layer.layout.n_experts, options.n_slots, std::move(policy));
@@ -89,6 +90,7 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
         max_experts = std::max(max_experts, layer.layout.n_experts);
     }
 
+    in_use  = options.n_slots;
     staging = std::make_unique<emc_staging>(options.n_staging, next, buffer_bytes);
     expected.reserve((size_t) max_experts * EMC_MAX_KINDS);
 
@@ -344,6 +346,8 @@ emc_slot emc_cache::load(int layer_id, int expert, int * evicted) {
         counters.evictions    += *evicted >= 0;
         counters.guessed_lost += layer.unproven[slot];
         layer.unproven[slot]   = 0;
+        touched               += layer.touched[slot] ? 0 : layer.slot_bytes;
+        layer.touched[slot]    = 1;
     }
     return slot;
 }
@@ -412,6 +416,26 @@ void emc_cache::follow_guesses(std::vector<emc_read> & reads) {
         counters.guessed    += 1;
         for (int kind = 0; kind < (int) layer.layout.kinds.size(); ++kind) {
             queue_slot_piece(layer_id, slot, kind, reads);
+        }
+    }
+}
+
+void emc_cache::resize(int n) {
+    EMC_CHECK(n >= 1 && n <= options.n_slots);
+    in_use = n;
+    for (layer_state & layer : layers) {
+        std::lock_guard<std::mutex> lock(mutex);  // for a layer at a time: who computes need not wait for all
+        layer.table->use(n);
+        for (emc_slot slot = n; slot < options.n_slots; ++slot) {
+            const int expert = layer.touched[slot] ? layer.table->vacate(slot) : emc_slot_table::EMC_BUSY;
+            if (expert != emc_slot_table::EMC_BUSY) {
+                counters.evictions    += expert >= 0;
+                counters.guessed_lost += layer.unproven[slot];
+                layer.unproven[slot]   = 0;
+                layer.touched[slot]    = 0;
+                touched               -= layer.slot_bytes;
+                madvise(layer.memory + layer.slot_bytes * (uint64_t) slot, layer.slot_bytes, MADV_DONTNEED);
+            }
         }
     }
 }

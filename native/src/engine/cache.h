@@ -31,6 +31,7 @@
 //   abandoned_batch          the product that was read ahead never comes: the next call takes the buffers
 //   late_read_keeps_buffer   a wrong guess is still under way when its buffer is wanted: only landed ones are taken
 //   second_stream            two contexts stream at once: one has staging, the other uses the mapping
+//   resize_in_use            a slot beyond the new size is being multiplied or read into: it keeps its memory until it is not
 //   guess_is_joined          a call asks for what is being read on a guess: it waits for that read, and no other begins
 //   joined_slot_of_a_stream  a decode call joins a slot that a stream fills: the later kinds are queued at the latest
 //                            when the stream's call ends
@@ -140,8 +141,13 @@ public:
     // Reads begin when no piece that is asked for is under way, and evict nothing that is pinned or itself guessed.
     void foresee(int layer, const int32_t * experts, int n);
 
+    // Slots of each layer to use from now on, at most as many as the cache was made with. What lies beyond gives its
+    // memory back once nobody uses it; slots that were in use just now do so at the next call.
+    void resize(int n_slots);
+
     emc_stats stats() const;
-    int       n_slots() const { return options.n_slots; }
+    int       n_slots()       const { return in_use.load(std::memory_order_relaxed); }
+    uint64_t  touched_bytes() const { return touched.load(std::memory_order_relaxed); }  // of the slots, backed by memory
 
     // Aborts if a relation between tables, counters and pins does not hold. REQUIRES: no call open, reader idle.
     void check() const;
@@ -161,6 +167,7 @@ private:
         std::vector<uint64_t>          piece_at;    // [kind], offset in a slot
         std::unique_ptr<emc_piece[]>   pieces;      // [slot][kind]
         std::vector<int32_t>           slot_left;   // [slot], pieces that have not landed
+        std::vector<uint8_t>           touched;     // [slot], backed by memory
         std::vector<uint8_t>           unproven;    // [slot], loaded on a guess and not asked for since
         batch_info                     batches[4];
         int                            next_batch = 0;
@@ -195,6 +202,9 @@ private:
     std::unique_ptr<emc_trace_writer> trace;
     char *                            slab       = nullptr;
     uint64_t                          slab_bytes = 0;
+
+    std::atomic<int>                  in_use{0};
+    std::atomic<uint64_t>             touched{0};
 
     mutable std::mutex                     mutex;  // guards all below, the tables, pieces, slot_left and batches
     emc_stats                              counters;

@@ -2,6 +2,7 @@
 #include "memory-room.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <sstream>
 
@@ -75,4 +76,28 @@ uint64_t emc_memory_room(const std::string & root) {
         }
     }
     return room;
+}
+
+// `some avg10=1.23 avg60=...`, in percent
+static bool read_pressure(const std::string & path, double & share) {
+    std::ifstream file(path);
+    std::string line;
+    double percent = 0;
+    if (!std::getline(file, line) || sscanf(line.c_str(), "some avg10=%lf", &percent) != 1 || !(percent >= 0 && percent <= 100)) {
+        return false;
+    }
+    share = percent / 100;
+    return true;
+}
+
+double emc_memory_pressure(const std::string & root) {
+    double share = -1;
+    std::ifstream groups(root + "/proc/self/cgroup");
+    for (std::string line; std::getline(groups, line);) {
+        if (line.compare(0, 3, "0::") == 0 && read_pressure(root + "/sys/fs/cgroup" + line.substr(3) + "/memory.pressure", share)) {
+            return share;
+        }
+    }
+    read_pressure(root + "/proc/pressure/memory", share);
+    return share;
 }

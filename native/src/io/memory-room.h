@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How much memory this process may still take: the smaller of what the machine and its control groups leave.
+// How much memory this process may still take (the smaller of what the machine and its control groups leave), and whether
+// anything waits for memory.
 #pragma once
 
 #include <cstdint>
@@ -11,3 +12,7 @@
 // cgroup 2: memory.max and memory.high less memory.current plus the group's file pages, for the group and each parent
 // cgroup 1: memory.limit_in_bytes less memory.usage_in_bytes plus file pages, likewise
 uint64_t emc_memory_room(const std::string & root);
+
+// The share of the last ten seconds in which something had to wait for memory, 0 to 1, or -1 where the kernel does not say:
+// `some avg10` of the process's own control group, or of the machine where groups do not have it.
+double emc_memory_pressure(const std::string & root);

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#include "resize.h"
+
+#include "check.h"
+
+#include <algorithm>
+
+int emc_size_next(const emc_size_view & v) {
+    EMC_CHECK(v.least >= 1 && v.least <= v.most && v.round_bytes > 0);
+    const uint64_t room = v.room_bytes > v.untouched_bytes ? v.room_bytes - v.untouched_bytes : 0;
+    const int      step = std::max(1, v.slots / 16);
+
+    int next = v.slots;
+    if (v.pressure >= EMC_PRESSURE_HIGH || room < v.reserve_bytes / 2) {
+        next -= step;
+    } else if (v.pressure <= EMC_PRESSURE_LOW && room > v.reserve_bytes) {
+        next += (int) std::min<uint64_t>((uint64_t) step, (room - v.reserve_bytes) / v.round_bytes);
+    }
+    return std::clamp(next, v.least, v.most);
+}

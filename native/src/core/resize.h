@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+// How many slots to have next, from how memory is now. Pure.
+//
+// Slots go quickly when memory is short and come back slowly when it is not: a step is a sixteenth of what there is.
+// Between shortage and plenty lies a band in which nothing changes, so that the size does not swing.
+#pragma once
+
+#include <cstdint>
+
+struct emc_size_view {
+    int      slots           = 0;   // in each layer, now
+    int      least           = 0;   // one token cycle: below it a cache can only cost
+    int      most            = 0;   // what was asked for, or what there are experts for
+    uint64_t round_bytes     = 0;   // one slot in every layer
+    uint64_t untouched_bytes = 0;   // of the slots, not yet backed by memory: room that is as good as taken
+    uint64_t room_bytes      = 0;   // what this process may still take
+    uint64_t reserve_bytes   = 0;   // what has to stay of it
+    double   pressure        = -1;  // share of the last ten seconds in which something waited for memory; below 0: unknown
+};
+
+constexpr double EMC_PRESSURE_HIGH = 0.10;
+constexpr double EMC_PRESSURE_LOW  = 0.01;
+
+// REQUIRES: 1 <= least <= most, round_bytes > 0. The result is within least and most.
+int emc_size_next(const emc_size_view & view);
