@@ -19,7 +19,7 @@ static const char USAGE[] =
     "(native/sim/trace-reader.h has the formats).\n"
     "\n"
     "  --policy NAME[,NAME]   which policies (default: all)\n"
-    "  --cycles N[,N]         capacities in token cycles (default: 1,1.5,2,3,4)\n"
+    "  --cycles N[,N]         capacities in token cycles (default: 1,1.5,2,3,4); those that exceed a layer are left out\n"
     "  --slots N[,N]          capacities in slots of each layer, instead of cycles\n"
     "  --prefill HOW          of a CSV trace: tokens (default: each is an event), batch, or skip\n"
     "  --decode-only          the same as --prefill skip\n"
@@ -29,7 +29,7 @@ static const char USAGE[] =
     "\n"
     "Columns: lru* and belady have the slots of all layers in one pool: the control, and the most that any choice of\n"
     "victims can reach. The other columns have slots in each layer, as the cache has them; gap is the part of the way\n"
-    "from lru* to belady, and ns the time of table and policy for an event.\n";
+    "from lru* to belady, and ns the processor time of table and policy for an event.\n";
 
 namespace {
 
@@ -179,8 +179,8 @@ void print_table(const emc_trace & trace, const std::vector<row> & rows) {
 }
 
 void print_json(const emc_trace & trace, const std::vector<row> & rows) {
-    printf("{\"format\": \"%s\", \"layers\": %d, \"experts\": %d, \"used\": %d, \"events\": %zu, \"capacities\": [",
-        trace.format.c_str(), trace.n_layers, trace.n_experts, trace.n_used(), trace.events.size());
+    printf("{\"default_policy\": \"%s\", \"format\": \"%s\", \"layers\": %d, \"experts\": %d, \"used\": %d, \"events\": %zu, \"capacities\": [",
+        EMC_DEFAULT_POLICY, trace.format.c_str(), trace.n_layers, trace.n_experts, trace.n_used(), trace.events.size());
     for (size_t i = 0; i < rows.size(); ++i) {
         const row & r = rows[i];
         printf("%s{\"cycles\": %.4g, \"slots\": %d, \"decode_lookups\": %llu, \"lru_one_pool\": %.6f, \"belady_one_pool\": %.6f, "
@@ -233,14 +233,20 @@ int main(int argc, char ** argv) {
     }
     if (o.slots.empty()) {
         for (const double cycles : o.cycles) {
-            o.slots.push_back((int) (cycles * trace.n_used() + 1e-9));
+            const int slots = (int) (cycles * trace.n_used() + 1e-9);
+            if (slots >= 1 && slots <= trace.n_experts) {
+                o.slots.push_back(slots);
+            }
+        }
+        if (o.slots.empty()) {
+            stop("--cycles gives no capacity from 1 to " + std::to_string(trace.n_experts) + " slots in each layer of " + o.trace +
+                ": a token cycle is " + std::to_string(trace.n_used()));
         }
     }
     std::vector<row> rows;
     for (const int slots : o.slots) {
-        if (slots < 1 || slots > trace.n_experts) {
-            stop(std::to_string(slots) + " slots in each layer: " + o.trace + " takes 1 to " + std::to_string(trace.n_experts) +
-                ", a token cycle is " + std::to_string(trace.n_used()));
+        if (slots > trace.n_experts) {
+            stop(std::to_string(slots) + " slots in each layer: " + o.trace + " takes 1 to " + std::to_string(trace.n_experts));
         }
         rows.push_back(measure(trace, o.policies, slots));
     }

@@ -19,7 +19,7 @@ struct emc_replay_result {
     uint64_t lookups[2] = {0, 0};  // by emc_phase
     uint64_t hits[2]    = {0, 0};
     uint64_t events     = 0;
-    uint64_t ns         = 0;       // spent in the table and the policy, all events together
+    uint64_t ns         = 0;       // processor time of tables and policy, all events together
     std::vector<int32_t> outcomes; // by lookup of the events that were not left out
 
     double hit_rate() const { return lookups[EMC_DECODE] ? (double) hits[EMC_DECODE] / (double) lookups[EMC_DECODE] : 0; }

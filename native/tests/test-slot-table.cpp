@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <list>
 #include <map>
+#include <sstream>
+#include <vector>
 
 namespace {
 
@@ -39,25 +41,35 @@ struct plain_model {
         }
         return n;
     }
-    // least recent among those that may go; experts of one tick cannot happen here: each step has its own
-    int victim() const {
-        if (empty() > 0) {
-            return -1;
-        }
-        for (const int expert : recency) {
-            const plain_slot & h = held.at(expert);
-            if (h.state == emc_slot_state::READY && h.pins == 0 && h.slot < in_use) {
-                return expert;
+
+    bool has_empty() const { return empty() > 0; }
+
+    // those that may go, by slot
+    std::vector<int32_t> candidates() const {
+        std::map<emc_slot, int32_t> by_slot;
+        for (const auto & h : held) {
+            if (h.second.state == emc_slot_state::READY && h.second.pins == 0 && h.second.slot < in_use) {
+                by_slot[h.second.slot] = h.first;
             }
         }
-        return -1;
+        std::vector<int32_t> experts;
+        for (const auto & s : by_slot) {
+            experts.push_back(s.second);
+        }
+        return experts;
+    }
+
+    // experts of one tick cannot happen here: each step has its own
+    int least_recent(const std::vector<int32_t> & experts) const {
+        return *std::find_first_of(recency.begin(), recency.end(), experts.begin(), experts.end());
     }
 };
 
 } // namespace
 
-static void run(test_random & random, int n_experts, int n_slots, int steps) {
-    emc_slot_table table(n_experts, n_slots, emc_policy_make("lru", n_experts));
+static void run(test_random & random, const std::string & policy, int n_experts, int n_slots, int steps) {
+    emc_slot_table table(n_experts, n_slots, emc_policy_make(policy, n_experts));
+    const auto twin = emc_policy_make(policy, n_experts);  // hears the same, and names the victim that the table must evict
     plain_model model;
     model.in_use = n_slots;
     uint64_t stale = 0;
@@ -91,9 +103,15 @@ static void run(test_random & random, int n_experts, int n_slots, int steps) {
         }
         if (known == model.held.end()) {
             const bool possible = model.available() > 0;
-            const int  expected = model.victim();
-            int evicted = -2;
+            int expected = -1;
+            int evicted  = -2;
             table.event(&expert, 1, now);
+            twin->on_event(&expert, 1, now);
+            const std::vector<int32_t> candidates = model.candidates();
+            if (!model.has_empty() && !candidates.empty()) {
+                expected = twin->victim(candidates.data(), (int) candidates.size());
+                CHECK(policy != "lru" || expected == model.least_recent(candidates));
+            }
             const emc_slot slot = table.begin_load(expert, &evicted);
             CHECK_EQ(slot != EMC_NO_SLOT, possible);
             if (possible) {
@@ -114,6 +132,7 @@ static void run(test_random & random, int n_experts, int n_slots, int steps) {
             switch (random.in(0, 4)) {
                 case 0:
                     table.event(&expert, 1, now);
+                    twin->on_event(&expert, 1, now);
                     model.recency.remove(expert);
                     model.recency.push_back(expert);
                     break;
@@ -164,9 +183,12 @@ static void run(test_random & random, int n_experts, int n_slots, int steps) {
 
 int main(int argc, char ** argv) {
     test_random random(test_seed(argc, argv));
-    for (int round = 0; round < 40; ++round) {
-        const int n_experts = (int) random.in(1, 40);
-        run(random, n_experts, (int) random.in(1, (uint64_t) n_experts), 3000);
+    std::istringstream names(emc_policy_names());
+    for (std::string policy; names >> policy;) {
+        for (int round = 0; round < 40; ++round) {
+            const int n_experts = (int) random.in(1, 40);
+            run(random, policy, n_experts, (int) random.in(1, (uint64_t) n_experts), 3000);
+        }
     }
     return 0;
 }

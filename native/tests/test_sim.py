@@ -11,13 +11,15 @@ import unittest
 from pathlib import Path
 
 SIM = ""
-OWN = (
-    "edge-moe-trace 1 layers=1 experts=8 slots=2 policy=lru\n"
-    "0 1 0+ 1+\n"
-    "0 1 1 2+0\n"
-    "0 1 1 2\n"
-    "0 1 0+2 1\n"
-)
+# Recordings of real models, where a machine has them beside the project.
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+OWN = """\
+edge-moe-trace 1 layers=1 experts=8 slots=2 policy=lru
+0 1 0+ 1+
+0 1 1 2+0
+0 1 1 2
+0 1 0+2 1
+"""
 
 
 class CommandLine(unittest.TestCase):
@@ -59,7 +61,7 @@ class CommandLine(unittest.TestCase):
         self.refused('--cycles is "nan"', trace, "--cycles", "nan")
         self.refused('--slots is "-1"', trace, "--slots", "-1")
         self.refused("9 slots in each layer", trace, "--slots", "9")
-        self.refused("0 slots in each layer", trace, "--cycles", "0.1")
+        self.refused("no capacity from 1 to 8 slots", trace, "--cycles", "0.1,5")
         self.refused('--policy is "best": it accepts echo lru', trace, "--policy", "lru,best")
         self.refused('--prefill is "no"', trace, "--prefill", "no")
         self.refused('--slots is ""', trace, "--slots", "")
@@ -70,12 +72,17 @@ class CommandLine(unittest.TestCase):
     def test_json(self) -> None:
         done = self.run_sim(self.trace(OWN), "--json", "--slots", "2,3", "--policy", "lru")
         result = json.loads(done.stdout)
+        self.assertEqual(result["default_policy"], "echo")
         self.assertEqual((result["layers"], result["experts"], result["used"]), (1, 8, 2))
         two, three = result["capacities"]
         self.assertEqual((two["slots"], two["cycles"], two["decode_lookups"]), (2, 1, 8))
         self.assertAlmostEqual(two["policies"]["lru"]["hit_rate"], 4 / 8)
         self.assertAlmostEqual(two["lru_one_pool"], 4 / 8)
         self.assertAlmostEqual(three["belady_one_pool"], 5 / 8)
+
+    def test_cycles_that_no_layer_can_hold_are_left_out(self) -> None:
+        done = self.run_sim(self.trace(OWN), "--json", "--cycles", "1.5,4,4.5")
+        self.assertEqual([row["slots"] for row in json.loads(done.stdout)["capacities"]], [3, 8])
 
     def test_verify(self) -> None:
         done = self.run_sim(self.trace(OWN), "--verify")
@@ -87,6 +94,18 @@ class CommandLine(unittest.TestCase):
         self.refused("dropped events", self.trace(OWN + "# dropped 2 events\n"), "--verify")
         self.refused('recorded with the policy "old"', self.trace(OWN.replace("lru", "old")), "--verify")
         self.refused("has no decisions", self.trace('{"tok": 0, "layers": [[1]]}\n'), "--verify")
+
+    @unittest.skipUnless(TRACES.is_dir(), f"no {TRACES}")
+    def test_published_figures(self) -> None:
+        for name, lru, belady, goal in (
+            ("qwen3-30b-a3b.route.csv", 0.479, 0.734, 0.42),
+            ("kimi-linear-48b.route.jsonl", 0.418, 0.642, 0.37),
+        ):
+            done = self.run_sim(str(TRACES / name), "--json", "--cycles", "2")
+            (capacity,) = json.loads(done.stdout)["capacities"]
+            self.assertAlmostEqual(capacity["lru_one_pool"], lru, delta=0.001)
+            self.assertAlmostEqual(capacity["belady_one_pool"], belady, delta=0.001)
+            self.assertGreater(capacity["policies"]["echo"]["gap"], goal)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import sys
 from edge_moe_testbed.bench.figure import BenchError, Figure, bench_dir, load_figures
 
 BENCHES = {
+    "policy_gap": "edge_moe_testbed.bench.policy_gap",
     "decode_ratio": "edge_moe_testbed.bench.decode_ratio",
     "never_slower": "edge_moe_testbed.bench.never_slower",
     "prefill_ratio": "edge_moe_testbed.bench.prefill_ratio",
