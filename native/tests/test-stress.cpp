@@ -71,8 +71,8 @@ struct meeting {
 void emc_test_hand_over() {
     uint64_t dice = hand_overs.fetch_add(1, std::memory_order_relaxed) * 0x9E3779B97F4A7C15ull;
     dice ^= dice >> 31;
-    if (dice % 64 == 0) {
-        std::this_thread::sleep_for(std::chrono::microseconds(dice / 64 % 400));
+    if (dice % 128 == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(dice / 128 % 400));
     } else if (dice % 4 == 0) {
         std::this_thread::yield();
     }
@@ -202,7 +202,7 @@ static void run(uint64_t seed, int n_slots, int n_staging, int n_contexts, int n
 
 int main(int argc, char ** argv) {
     const uint64_t seed = test_seed(argc, argv);
-    const int n_tokens = 60;
+    const int n_tokens = 30;
     for (const int n_slots : { 4, 8 }) {
         for (const int n_staging : { 0, 1, 5 }) {
             run(seed, n_slots, n_staging, 1, 2, false, n_tokens);
