@@ -357,9 +357,11 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
 
     char cycles[32];
     snprintf(cycles, sizeof(cycles), "%.1f", budget.cycles);
-    fprintf(stderr, "edge-moe: cache on: %s asked%s, %s delivered, %zu layers x %d slots, %s token cycles, %s, %s x%d%s %s\n",
+    const std::string prefill = budget.staging ? "prefill streams through " + mib(health.staging_bytes) :
+        budget.slots == request.n_experts ? "every expert has a slot" : "prefill from the mapping";
+    fprintf(stderr, "edge-moe: cache on: %s asked%s, %s delivered, %zu layers x %d slots, %s token cycles, %s, %s, %s x%d%s %s\n",
         mib(request.asked_bytes).c_str(), config.automatic ? " (auto)" : "", mib(budget.delivered_bytes).c_str(), n_layers, budget.slots,
-        cycles, config.policy.c_str(), health.engine.c_str(), io_depth, instead.c_str(),
+        cycles, prefill.c_str(), config.policy.c_str(), health.engine.c_str(), io_depth, instead.c_str(),
         health.direct ? "O_DIRECT" : ("buffered: " + model.files.reason()).c_str());
     return "";
 }

@@ -85,8 +85,8 @@ std::unique_ptr<emc_reader> make_reader(const emc_file_set & files, emc_io_calls
 void emc_test_hand_over() {
     uint64_t dice = hand_overs.fetch_add(1, std::memory_order_relaxed) * 0x9E3779B97F4A7C15ull;
     dice ^= dice >> 31;
-    if (dice % 64 == 0) {
-        std::this_thread::sleep_for(std::chrono::microseconds(dice / 64 % 400));
+    if (dice % 128 == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(dice / 128 % 400));
     } else if (dice % 4 == 0) {
         std::this_thread::yield();
     }
@@ -227,7 +227,7 @@ int main(int argc, char ** argv) {
         return 77;
     }
     const uint64_t seed = test_seed(argc, argv);
-    const int n_tokens = 60;
+    const int n_tokens = 30;
     for (const int n_slots : { 4, 8 }) {
         for (const int n_staging : { 0, 1, 5 }) {
             run(seed, n_slots, n_staging, 1, 2, false, n_tokens);
