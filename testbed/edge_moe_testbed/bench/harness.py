@@ -114,7 +114,9 @@ def unpacked_artifact() -> Path:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         with tarfile.open(archive) as tar:
-            tar.extractall(target, filter="data")
+            # Debian 12's Python 3.11.2 has no filters yet; the archive is our own build
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(target)
         (target / ".complete").touch()
     found = sorted(target.rglob("bin/llama-server"))
     if not found:
