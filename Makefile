@@ -60,7 +60,7 @@ lint: setup ## ruff, mypy, yamllint, ansible-lint (production), cppcheck
 	@echo "== yamllint"; yamllint .
 	@echo "== ansible-lint"; ansible-lint --offline -q
 	@echo "== cppcheck"; cppcheck --quiet --error-exitcode=1 --enable=warning,performance,portability --inline-suppr \
-		--std=c++17 --suppress=missingIncludeSystem -I native/src native/src native/sim native/tests native/glue
+		--std=c++17 --suppress=missingIncludeSystem -I native/src native/src native/sim native/tests native/bench native/glue
 
 .PHONY: test-unit
 test-unit: setup ## Python unit tests, and the roles' refusals on this machine

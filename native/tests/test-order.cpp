@@ -640,6 +640,31 @@ static void resize_in_use() {
     f.cache->check();
 }
 
+// Twelve contexts whose graphs come and go: each batch counts once, however the products of all interleave.
+static void batches_count_once(test_random & random) {
+    fixture f(8, 1 << 20);
+    f.drive_at_once();
+    static const char identities[1024] = {};
+    int next_identity = 12;
+    struct context { const char * identity; int kind; };
+    std::vector<context> contexts;
+    for (int i = 0; i < 12; ++i) {
+        contexts.push_back({ &identities[i], 0 });
+    }
+    uint64_t tokens = 0;
+    for (int step = 0; step < 3000; ++step) {
+        context & c = contexts[random.in(0, contexts.size() - 1)];
+        f.compute(f.acquire(0, c.kind, { (int) random.in(0, 7) }, 1, c.identity));
+        tokens += c.kind == 0;
+        c.kind = (c.kind + 1) % 3;
+        if (c.kind == 0 && random.in(0, 9) == 0) {
+            c.identity = &identities[next_identity++ % 1024];  // its graph is made anew
+        }
+        CHECK_EQ(f.cache->stats().decode_tokens, tokens);
+    }
+    f.cache->check();
+}
+
 static void counting() {
     fixture f(4);
     f.event(0, { 0, 1 });            // 2 misses
@@ -696,6 +721,7 @@ int main(int argc, char ** argv) {
     failed_guess_is_asked_for_again();
     prefill_ends_guessing();
     resize_in_use();
+    batches_count_once(random);
     counting();
     return 0;
 }

@@ -92,7 +92,8 @@ void emc_test_hand_over() {
     }
 }
 
-static void context(emc_cache & cache, const std::vector<emc_layer> & layers, uint64_t seed, int n_threads, int n_tokens) {
+// identity: the same in every request, as that of a graph that is reused
+static void context(emc_cache & cache, const std::vector<emc_layer> & layers, const void * identity, uint64_t seed, int n_threads, int n_tokens) {
     meeting barrier(n_threads);
     emc_call * call = nullptr;
     int layer = 0;
@@ -122,7 +123,7 @@ static void context(emc_cache & cache, const std::vector<emc_layer> & layers, ui
                         }
                         layer = l;
                         kind  = k;
-                        call  = cache.acquire(l, k, experts.data(), n, prefill ? 9 : 1, &barrier, n_threads);
+                        call  = cache.acquire(l, k, experts.data(), n, prefill ? 9 : 1, identity, n_threads);
                         if (!prefill && k == 0 && l + 1 < N_LAYERS) {
                             cache.foresee(l + 1, all.data(), 4);  // right by chance, often enough
                         }
@@ -190,10 +191,12 @@ static void run(uint64_t seed, int n_slots, int n_staging, int n_contexts, int n
     auto cache = emc_cache::make(layers, options, make_reader(files, trouble ? &calls : nullptr), nullptr, error);
     CHECK(cache);
 
+    const char identities[4] = {};
+    CHECK(n_contexts <= 4);
     for (int request = 0; request < 2; ++request) {
         std::vector<std::thread> contexts;
         for (int c = 0; c < n_contexts; ++c) {
-            contexts.emplace_back([&, c] { context(*cache, layers, seed + (uint64_t) (c + 10 * request), n_threads, n_tokens); });
+            contexts.emplace_back([&, c] { context(*cache, layers, &identities[c], seed + (uint64_t) (c + 10 * request), n_threads, n_tokens); });
         }
         for (std::thread & t : contexts) {
             t.join();

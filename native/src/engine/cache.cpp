@@ -127,6 +127,7 @@ emc_cache::~emc_cache() {
 bool emc_cache::begins_batch(layer_state & layer, int kind, const void * batch) {
     for (batch_info & known : layer.batches) {
         if (known.batch == batch) {
+            known.used = ++layer.batch_uses;
             if (known.kinds & (1u << kind)) {
                 known.kinds = 1u << kind;
                 return true;
@@ -135,8 +136,10 @@ bool emc_cache::begins_batch(layer_state & layer, int kind, const void * batch) 
             return false;
         }
     }
-    layer.batches[layer.next_batch] = { batch, 1u << kind };
-    layer.next_batch = (layer.next_batch + 1) % (int) (sizeof(layer.batches) / sizeof(layer.batches[0]));
+    // in place of the one that has not been heard of for longest: its graph is gone, or its context pauses
+    batch_info & oldest = *std::min_element(std::begin(layer.batches), std::end(layer.batches),
+        [](const batch_info & a, const batch_info & b) { return a.used < b.used; });
+    oldest = { batch, 1u << kind, ++layer.batch_uses };
     return true;
 }
 

@@ -157,6 +157,7 @@ private:
     struct batch_info {
         const void * batch = nullptr;
         uint32_t     kinds = 0;  // bit for each product seen
+        uint64_t     used  = 0;  // the larger, the later
     };
 
     struct layer_state {
@@ -169,8 +170,8 @@ private:
         std::vector<int32_t>           slot_left;   // [slot], pieces that have not landed
         std::vector<uint8_t>           touched;     // [slot], backed by memory
         std::vector<uint8_t>           unproven;    // [slot], loaded on a guess and not asked for since
-        batch_info                     batches[4];
-        int                            next_batch = 0;
+        batch_info                     batches[16];  // more contexts than have calls open do not matter
+        uint64_t                       batch_uses = 0;
     };
 
     emc_cache(std::vector<emc_layer> layers, const emc_cache_options & options, std::unique_ptr<emc_reader> reader,

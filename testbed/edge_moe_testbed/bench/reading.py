@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 from edge_moe_testbed import models
 from edge_moe_testbed.bench.figure import BenchError, bench_dir
+from edge_moe_testbed.bench.harness import bytes_read
 
 NATIVE = Path(__file__).parents[3] / "native"
 N_HUGE_PAGES = Path("/proc/sys/vm/nr_hugepages")
@@ -22,6 +25,10 @@ PAGE = 4096
 SECONDS = 2
 TUNE_SECONDS = 1
 KINDS = 3
+QUIET_LOOKS = 60
+QUIET_LOOK_S = 0.5
+QUIET_BYTES_PER_S = 20e6
+QUIET_IDLE = 0.7
 
 
 def read_bench_program() -> Path:
@@ -70,6 +77,27 @@ class MissPath:
                 f"{self.model} is on a file system that refuses O_DIRECT: set EDGE_MOE_HOME to another one"
             )
         return result
+
+
+def quiet_drive(device: Path) -> float:
+    """Wait, within bounds, until others leave drive and cores alone. Returns the bytes a second that they still read.
+
+    A deep queue takes a larger share of a drive that others use: a ratio would then tell about depths, not readers.
+    """
+    for _ in range(QUIET_LOOKS):
+        bytes_before, idle_before = bytes_read(device), idle_seconds()
+        time.sleep(QUIET_LOOK_S)
+        others = (bytes_read(device) - bytes_before) / QUIET_LOOK_S
+        idle = (idle_seconds() - idle_before) / QUIET_LOOK_S / (os.cpu_count() or 1)
+        if others < QUIET_BYTES_PER_S and idle > QUIET_IDLE:
+            break
+    return others
+
+
+def idle_seconds() -> float:
+    """Summed over processors since boot, waiting for I/O included."""
+    ticks = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return (int(ticks[4]) + int(ticks[5])) / os.sysconf("SC_CLK_TCK")
 
 
 def fio(path: Path, read_bytes: int, job: dict[str, Any], seconds: float) -> float:
