@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from .config import Config
 from .elf import ElfError, function_offsets
-from .uprobe import ProbeError
+from .perf import ProbeError
 
 Identity = tuple[int, int]
 
