@@ -11,6 +11,10 @@ from edge_moe_testbed.bench.figure import BenchError, Figure, bench_dir, load_fi
 
 BENCHES = {
     "decode_ratio": "edge_moe_testbed.bench.decode_ratio",
+    "floor_call_us": "edge_moe_testbed.bench.floor_call_us",
+    "floor_idle_cpu": "edge_moe_testbed.bench.floor_idle_cpu",
+    "floor_memory_mib": "edge_moe_testbed.bench.floor_memory_mib",
+    "floor_reaction_ms": "edge_moe_testbed.bench.floor_reaction_ms",
 }
 
 
