@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 PATH = "/etc/default/edge-moe-clock-floor"
 
@@ -99,7 +100,7 @@ _READERS = {
 def parse(text: str) -> Config:
     """KEY=value lines as a shell would read them: blank lines, # comments and quotes allowed."""
     known = {field.name.upper(): field.name for field in fields(Config)}
-    values: dict[str, object] = {}
+    values: dict[str, Any] = {}  # each reader gives its field's type
     errors = []
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -120,7 +121,7 @@ def parse(text: str) -> Config:
             errors.append(f"line {number}: {key}={raw.strip()} is not accepted: it takes {accepts}")
     if errors:
         raise ConfigError("\n".join(errors))
-    return Config(**values)  # type: ignore[arg-type]
+    return replace(Config(), **values)
 
 
 def load(path: str = PATH) -> Config:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The one loop: probe events, deaths, signals and timers in; calls to activity and controller out.
 
-While the floor is down, the bells are armed and the first call wakes us. While it is up nothing is urgent: the bells are
-off, which is most of what a call costs its caller, and the records are looked at every POLL_S. A server that makes a
-thousand calls a second costs us no more than one that makes one. Records carry their own time, so the hold is measured
-from the true end of the last call.
+While the floor is down, the bells are armed and the first call wakes us. While it is up nothing is urgent: the bells,
+which are most of what a call costs its caller, are off, and the records are looked at every POLL_S. A server that makes
+a thousand calls a second costs us no more than one that makes one. Records carry their own time, so the hold is
+measured from the true end of the last call.
 
 Calls of a process that does not count must not wake us each time either. After one the bells stay off for DENSE_S, and
 for as long as such calls go on; a process that counts and begins in between is answered that much later.
@@ -25,8 +25,8 @@ from .config import Config
 from .controller import Controller, mhz
 from .libraries import Identity, Libraries
 from .notify import Notifier
-from .processes import Processes
 from .perf import ProbeError
+from .processes import Processes
 from .uprobe import Event, online_cpus
 
 POLL_S = 0.25

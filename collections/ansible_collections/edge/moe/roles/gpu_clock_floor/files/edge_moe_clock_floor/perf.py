@@ -2,8 +2,8 @@
 """The part of perf_event_open(2) that uprobes need: the attribute structure, the call, and a ring of records.
 
 To a traced program a record is cheap, and waking its reader is not: the kernel sends itself an interrupt for it, which
-was three quarters of a traced call's whole cost (docs/clock-floor.md). So records wake nobody here. What wakes is a bell:
-events of their own, in a group that the ring's owner leads, so that one ioctl a CPU switches all of them on or off.
+was three quarters of a traced call's whole cost (docs/clock-floor.md). So records wake nobody here. What wakes is a
+bell: events of their own, in a group that the ring's owner leads, so that one ioctl a CPU switches them on or off.
 """
 
 from __future__ import annotations
@@ -158,5 +158,3 @@ class Ring:
     def close(self) -> None:
         self._map.close()
         os.close(self.fd)
-
-
