@@ -171,6 +171,25 @@ def test_a_dense_model_never_moves_the_clock(service: Service) -> None:
     assert service.metric("transitions_total") == 0
 
 
+def test_a_model_that_counts_is_seen_while_a_dense_one_computes(service: Service) -> None:
+    """Calls that do not count silence the bells for a moment: whoever begins then must be found all the same."""
+    service.call("100000", "200", "-m", "dense.gguf")
+    time.sleep(0.3)
+    for _ in range(5):
+        caller = service.call("3", "20000", "--cpu-moe")
+        assert wait_for(lambda: service.up)
+        caller.wait()
+        assert wait_for(lambda: service.down)
+    assert service.metric("lost_events_total") == 0
+
+
+def test_calls_right_after_the_floor_came_down_raise_it_again(service: Service) -> None:
+    """The bells are switched off with the floor up, so each release has to switch them on before it sleeps."""
+    for number in range(1, 6):
+        service.call("1", "1000", "--cpu-moe").wait()
+        assert wait_for(lambda count=2 * number: service.metric("transitions_total") == count)
+
+
 def test_experts_placed_by_the_environment(service: Service) -> None:
     service.call("50", "100000", LLAMA_ARG_N_CPU_MOE="4")
     assert wait_for(lambda: service.up)
