@@ -186,7 +186,7 @@ def test_a_model_that_counts_is_seen_while_a_dense_one_computes(service: Service
 def test_calls_right_after_the_floor_came_down_raise_it_again(service: Service) -> None:
     """The bells are switched off with the floor up, so each release has to switch them on before it sleeps."""
     for number in range(1, 6):
-        service.call("1", "1000", "--cpu-moe").wait()
+        service.call("1", "50000", "--cpu-moe").wait()
         assert wait_for(lambda count=2 * number: service.metric("transitions_total") == count)
 
 
