@@ -117,7 +117,7 @@ def measure() -> Figure:
     detail = {
         "machine": machine(),
         "load_average": os.getloadavg(),
-        "library": library.name,
+        "library": library.resolve().name,
         "bursts": BURSTS,
         "calls_a_burst": CALLS,
         "dense_us": statistics.median(run["dense"]["cpu_us"] - run["bare"]["cpu_us"] for run in runs),

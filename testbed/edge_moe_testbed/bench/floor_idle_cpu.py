@@ -29,5 +29,5 @@ def measure() -> Figure:
         used_s, took_s = running.cpu_s() - used_s, time.monotonic() - began
         if running.metric("transitions_total") != transitions:
             raise BenchError("the server was not idle: the floor moved meanwhile")
-    detail = {"machine": machine(), "watched_s": took_s, "used_s": used_s, "library": library.name}
+    detail = {"machine": machine(), "watched_s": took_s, "used_s": used_s, "library": library.resolve().name}
     return Figure("floor_idle_cpu", 100 * used_s / took_s, "%", 0.1, "lower", detail)

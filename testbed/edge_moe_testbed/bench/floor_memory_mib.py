@@ -24,5 +24,11 @@ def measure() -> Figure:
             running.wait(lambda: running.min_hz != TOP_HZ, "the floor down")
         idle = running.pss_bytes() / 2**20
         count = len(running.processes())
-    detail = {"machine": machine(), "idle_mib": idle, "raised_mib": raised, "processes": count, "library": library.name}
+    detail = {
+        "machine": machine(),
+        "idle_mib": idle,
+        "raised_mib": raised,
+        "processes": count,
+        "library": library.resolve().name,
+    }
     return Figure("floor_memory_mib", max([idle, *raised]), "MiB", 18.0, "lower", detail)

@@ -113,7 +113,7 @@ def measure() -> Figure:
     detail: dict[str, Any] = {
         "machine": machine(),
         "load_average": os.getloadavg(),
-        "library": library.name,
+        "library": library.resolve().name,
         "hold_s": HOLD_S,
         "seed": SEED,
         "transitions": TRANSITIONS,

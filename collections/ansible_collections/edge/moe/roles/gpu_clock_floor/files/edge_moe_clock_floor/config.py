@@ -21,6 +21,7 @@ class Config:
     moe_flags: tuple[str, ...] = ("--cpu-moe", "-cmoe", "--n-cpu-moe", "-ncmoe")
     count_zero_n_cpu_moe: bool = False
     rescan_s: float = 5.0
+    watch_running: bool = True
 
 
 class ConfigError(Exception):
@@ -94,6 +95,7 @@ _READERS = {
     "moe_flags": (_flags, "command-line flags that start with -, separated by blanks"),
     "count_zero_n_cpu_moe": (_boolean, "yes or no"),
     "rescan_s": (lambda text: _seconds(0.1, 300.0, text), "seconds from 0.1 to 300"),
+    "watch_running": (_boolean, "yes or no"),
 }
 
 
