@@ -136,9 +136,13 @@ bool emc_cache::begins_batch(layer_state & layer, int kind, const void * batch) 
             return false;
         }
     }
-    // in place of the one that has not been heard of for longest: its graph is gone, or its context pauses
-    batch_info & oldest = *std::min_element(std::begin(layer.batches), std::end(layer.batches),
-        [](const batch_info & a, const batch_info & b) { return a.used < b.used; });
+    // in place of one whose products have all come, the one not heard of for longest: its graph is gone, or its context pauses
+    const uint32_t all    = (1u << layer.layout.kinds.size()) - 1;
+    batch_info &   oldest = *std::min_element(std::begin(layer.batches), std::end(layer.batches), [all](const batch_info & a, const batch_info & b) {
+        const bool a_open = a.batch && a.kinds != all;
+        const bool b_open = b.batch && b.kinds != all;
+        return a_open != b_open ? b_open : a.used < b.used;
+    });
     oldest = { batch, 1u << kind, ++layer.batch_uses };
     return true;
 }

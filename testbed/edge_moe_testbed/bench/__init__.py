@@ -9,14 +9,19 @@ import sys
 
 from edge_moe_testbed.bench.figure import BenchError, Figure, bench_dir, load_figures
 
-BENCHES = {
-    "policy_gap": "edge_moe_testbed.bench.policy_gap",
-    "decode_ratio": "edge_moe_testbed.bench.decode_ratio",
-    "never_slower": "edge_moe_testbed.bench.never_slower",
-    "prefill_ratio": "edge_moe_testbed.bench.prefill_ratio",
-    "read_efficiency": "edge_moe_testbed.bench.read_efficiency",
-    "read_cpu": "edge_moe_testbed.bench.read_cpu",
-}
+# Each is a module of this package.
+BENCHES = (
+    "decode_ratio",
+    "prefill_ratio",
+    "never_slower",
+    "policy_gap",
+    "read_efficiency",
+    "read_cpu",
+    "floor_reaction_ms",
+    "floor_memory_mib",
+    "floor_idle_cpu",
+    "floor_call_us",
+)
 
 
 def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     for name in args.names or BENCHES:
         print(f"== {name}", flush=True)
         try:
-            figure: Figure = importlib.import_module(BENCHES[name]).measure()
+            figure: Figure = importlib.import_module(f"{__name__}.{name}").measure()
         except BenchError as error:
             print(f"{name}: {error}", file=sys.stderr)
             failed = True

@@ -18,6 +18,18 @@ class Board:
     def file(self, name: str, node: str = NODE) -> Path:
         return self.root / node.lstrip("/") / name
 
+    def set_cpus(self, min_khz: int, max_khz: int = 1728000) -> None:
+        """Two clusters that can go from 115.2 MHz up to 1728 MHz."""
+        for name in ("policy0", "policy4"):
+            folder = self.root / "sys/devices/system/cpu/cpufreq" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, khz in (
+                ("scaling_min_freq", min_khz),
+                ("scaling_max_freq", max_khz),
+                ("cpuinfo_min_freq", 115200),
+            ):
+                (folder / file).write_text(f"{khz}\n")
+
     @property
     def min_hz(self) -> int:
         return int(self.file("min_freq").read_text() or 0)

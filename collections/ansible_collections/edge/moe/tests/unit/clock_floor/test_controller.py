@@ -126,6 +126,49 @@ def test_jetson_clocks_over_a_lower_floor_is_not_pulled_down(board: Board) -> No
     assert "standing down" in bench.controller.degraded
 
 
+def test_jetson_clocks_run_over_the_floor_at_the_top_is_not_undone(board: Board) -> None:
+    """It writes the value that is there already; that it pinned the CPUs gives it away."""
+    board.set_cpus(115200)
+    bench = Bench(board)
+    bench.controller.call(1, 10.0)
+    board.set_cpus(1728000)
+    bench.controller.release(12.0)
+    assert board.min_hz == TOP
+    assert bench.log[-1].endswith("jetson_clocks was run meanwhile; left pinned")
+    assert bench.journal.load() == []
+    bench.controller.look()
+    assert "standing down" in bench.controller.degraded
+    bench.controller.call(1, 13.0)
+    assert not bench.controller.raised
+
+
+def test_jetson_clocks_over_the_floor_survives_a_killed_service_too(board: Board) -> None:
+    board.set_cpus(115200)
+    Bench(board).controller.call(1, 10.0)
+    board.set_cpus(1728000)
+    Bench(board)  # restores what a dead one left, as ExecStopPost does
+    assert board.min_hz == TOP
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((1728000, 1728000), (1728000, 1728000)),  # pinned by somebody's own choice long before: no news
+        ((115200, 1728000), (115200, 115200)),  # pushed down by heat
+        ((115200, 1728000), (806400, 1728000)),  # a power mode with a higher minimum
+    ],
+)
+def test_other_cpu_clocks_do_not_keep_the_floor_up(
+    board: Board, before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    board.set_cpus(*before)
+    bench = Bench(board)
+    bench.controller.call(1, 10.0)
+    board.set_cpus(*after)
+    bench.controller.release(12.0)
+    assert board.min_hz == 306000000
+
+
 def test_a_higher_floor_of_somebody_else_is_left_alone(board: Board) -> None:
     board.min_hz = 714000000
     bench = Bench(board, 612000000)

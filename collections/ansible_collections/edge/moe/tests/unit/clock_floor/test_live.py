@@ -78,7 +78,10 @@ class Service:
         shutil.copytree(built, self.lib)
         (self.root / "current").symlink_to("releases/one")
         self.settings = self.root / "settings"
-        self.settings.write_text(f"LIBRARIES={self.root}/current/libllama.so*\nHOLD_S=0.4\nRESCAN_S=0.3\n")
+        # What else runs on this machine is not watched.
+        self.settings.write_text(
+            f"LIBRARIES={self.root}/current/libllama.so*\nHOLD_S=0.4\nRESCAN_S=0.3\nWATCH_RUNNING=no\n"
+        )
         self.log_file = self.root / "log"
         self.callers: list[subprocess.Popen[bytes]] = []
         self.process = self.start()
@@ -171,6 +174,24 @@ def test_a_dense_model_never_moves_the_clock(service: Service) -> None:
     assert service.metric("transitions_total") == 0
 
 
+def test_a_model_that_counts_is_seen_while_a_dense_one_computes(service: Service) -> None:
+    """Calls that do not count silence the bells for a moment: whoever begins then must be found all the same."""
+    service.call("100000", "2000", "-m", "dense.gguf")
+    time.sleep(0.3)
+    for _ in range(3):
+        caller = service.call("20", "50000", "--cpu-moe")
+        assert wait_for(lambda: service.up)
+        caller.wait()
+        assert wait_for(lambda: service.down)
+
+
+def test_calls_right_after_the_floor_came_down_raise_it_again(service: Service) -> None:
+    """The bells are switched off with the floor up, so each release has to switch them on before it sleeps."""
+    for number in range(1, 6):
+        service.call("1", "50000", "--cpu-moe").wait()
+        assert wait_for(lambda count=2 * number: service.metric("transitions_total") == count)
+
+
 def test_experts_placed_by_the_environment(service: Service) -> None:
     service.call("50", "100000", LLAMA_ARG_N_CPU_MOE="4")
     assert wait_for(lambda: service.up)
@@ -252,6 +273,25 @@ def test_current_moves_while_the_old_release_still_runs(service: Service, built:
     assert wait_for(lambda: service.down, 15)
     service.call("30", "100000", "--cpu-moe", release="releases/two")
     assert wait_for(lambda: service.up)
+
+
+def test_a_deleted_library_that_a_server_still_runs_is_found_by_a_new_service(board: Board, built: Path) -> None:
+    """Nothing leads there any more but the process itself."""
+    service = Service(board, built)
+    try:
+        service.process.terminate()
+        service.process.wait()
+        server = service.call("600", "100000", "--cpu-moe", release="releases/one")
+        shutil.copy(built / "libllama.so.0", service.lib / "new")
+        assert wait_for(lambda: "libllama" in Path(f"/proc/{server.pid}/maps").read_text())
+        (service.lib / "new").rename(service.lib / "libllama.so.0")
+        # A name that no other server on this machine has loaded.
+        service.settings.write_text(f"LIBRARIES={service.root}/current/libllama.so.0\nHOLD_S=0.4\nRESCAN_S=0.3\n")
+        service.restart()
+        assert wait_for(lambda: f"(pid {server.pid} inference)" in service.log)
+        assert service.log.count("watching") == 2, "the new file and the old one"
+    finally:
+        service.stop()
 
 
 def test_a_library_that_appears_later(board: Board, built: Path) -> None:

@@ -9,7 +9,9 @@ Restore protocol:
    means that we died between the two: the value may be ours, so it is restored unconditionally.
 4. To restore: if the value now is still ours, write the original and read it back; if not, somebody else took over,
    and it is left alone. Either way nothing is owed any more and the journal goes.
-5. Restoring twice, or with no journal, does nothing and is no error.
+5. `jetson_clocks` over a floor at the very top writes the value that is there already. The CPUs tell: if all of them
+   are pinned now and were not when the floor went up, the clock belongs to jetson_clocks and is left alone.
+6. Restoring twice, or with no journal, does nothing and is no error.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import os
 from typing import NamedTuple
 
 from ._devfreq import Sysfs, same_hz
+from .cpu_clocks import cpus_pinned
 
 DIRECTORY = "/run/edge-moe-clock-floor"
 
@@ -28,6 +31,7 @@ class Entry(NamedTuple):
     original_hz: int
     applied_hz: int  # what is (about to be) written
     ours_hz: int | None = None  # what the kernel read back after it
+    cpus_pinned: bool = False  # before the floor went up
 
 
 class Restored(NamedTuple):
@@ -55,6 +59,7 @@ class Journal:
                     int(node["original_hz"]),
                     int(node["applied_hz"]),
                     None if node["ours_hz"] is None else int(node["ours_hz"]),
+                    bool(node.get("cpus_pinned", False)),
                 )
                 for node in data["nodes"]
             ]
@@ -110,6 +115,8 @@ def restore(sysfs: Sysfs, journal: Journal) -> list[Restored]:
             results.append(Restored(entry.path, None, "the node is gone, and its floor with it"))
         elif not still_ours(entry, node.min_hz, node.max_hz):
             results.append(Restored(entry.path, node.min_hz, "somebody else has set it since; left as it is"))
+        elif node.pinned and not entry.cpus_pinned and cpus_pinned(sysfs):
+            results.append(Restored(entry.path, node.min_hz, "jetson_clocks was run meanwhile; left pinned"))
         else:
             results.append(Restored(entry.path, sysfs.write_min(entry.path, entry.original_hz), ""))
     journal.clear()

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 PATH = "/etc/default/edge-moe-clock-floor"
 
@@ -20,6 +21,7 @@ class Config:
     moe_flags: tuple[str, ...] = ("--cpu-moe", "-cmoe", "--n-cpu-moe", "-ncmoe")
     count_zero_n_cpu_moe: bool = False
     rescan_s: float = 5.0
+    watch_running: bool = True
 
 
 class ConfigError(Exception):
@@ -93,13 +95,14 @@ _READERS = {
     "moe_flags": (_flags, "command-line flags that start with -, separated by blanks"),
     "count_zero_n_cpu_moe": (_boolean, "yes or no"),
     "rescan_s": (lambda text: _seconds(0.1, 300.0, text), "seconds from 0.1 to 300"),
+    "watch_running": (_boolean, "yes or no"),
 }
 
 
 def parse(text: str) -> Config:
     """KEY=value lines as a shell would read them: blank lines, # comments and quotes allowed."""
     known = {field.name.upper(): field.name for field in fields(Config)}
-    values: dict[str, object] = {}
+    values: dict[str, Any] = {}  # each reader gives its field's type
     errors = []
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -120,7 +123,7 @@ def parse(text: str) -> Config:
             errors.append(f"line {number}: {key}={raw.strip()} is not accepted: it takes {accepts}")
     if errors:
         raise ConfigError("\n".join(errors))
-    return Config(**values)  # type: ignore[arg-type]
+    return replace(Config(), **values)
 
 
 def load(path: str = PATH) -> Config:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from . import baseline
 from ._devfreq import Applied, Node, Sysfs, choose_floor, same_hz
+from .cpu_clocks import cpus_pinned
 
 Log = Callable[[str], None]
 
@@ -109,6 +110,7 @@ class Controller:
             self._stand_down(nodes)
             return
         entries = []
+        pinned = cpus_pinned(self._sysfs)
         for node in nodes:
             target = choose_floor(node, self._floor_hz)
             if target is None or node.min_hz is None:
@@ -117,7 +119,7 @@ class Controller:
             # A restore that failed left its journal: that is the baseline then, not what is read now.
             original_hz = owed.get(node.path, node.min_hz)
             if original_hz < target and not same_hz(original_hz, target):
-                entries.append(baseline.Entry(node.path, original_hz, target))
+                entries.append(baseline.Entry(node.path, original_hz, target, cpus_pinned=pinned))
         if not entries:
             self._degrade(f"min_freq is already {mhz(nodes[0].min_hz)}, nothing to raise")
             return

@@ -3,7 +3,8 @@
 
 A uprobe belongs to an inode. So each look compares device, inode, size and time of what the globs lead to now with
 what is attached: a new file is attached, a rewritten one again. A file that the globs no longer lead to (`current`
-moved to another release) stays watched while a process still runs it.
+moved to another release) stays watched while a process still runs it; one that a process runs when we start is found
+through that process (mapped.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import NamedTuple, Protocol
 
 from .config import Config
 from .elf import ElfError, function_offsets
-from .uprobe import ProbeError
+from .mapped import Mapped, Running, trusted
+from .perf import ProbeError
 
 Identity = tuple[int, int]
 
@@ -89,6 +91,8 @@ class Libraries:
         self._proc = proc
         self._attached: dict[Identity, _Attached] = {}
         self._failed: dict[str, str] = {}
+        self._running = Running(self.USE_CHECK_S, proc)
+        self._passed_over: set[tuple[str, int]] = set()
         self._next_use_check = 0.0
         self.problem = ""
 
@@ -104,13 +108,16 @@ class Libraries:
         paths = matches(self._config.libraries)
         for path in paths:
             try:
-                current.add(self._look_at(path, probes, news))
+                current.add(self._look_at(path, path, probes, news))
                 self._failed.pop(path, None)
             except (OSError, ElfError, ProbeError) as error:
                 if self._failed.get(path) != str(error):
                     self._failed[path] = str(error)
                     news.append(f"cannot watch {path}: {error}")
         self._failed = {path: reason for path, reason in self._failed.items() if path in paths}
+        if self._config.watch_running:
+            for library in self._running.look(self._config.libraries, now):
+                self._look_at_running(library, probes, news)
         self._drop_superseded(current, probes, now, news)
         if self._attached:
             self.problem = ""
@@ -120,8 +127,21 @@ class Libraries:
             self.problem = "no library at " + " ".join(self._config.libraries)
         return news
 
-    def _look_at(self, path: str, probes: Port, news: list[str]) -> Identity:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def _look_at_running(self, library: Mapped, probes: Port, news: list[str]) -> None:
+        key = (library.path, library.inode)
+        if key in self._passed_over or any(library.inode == inode for _, inode in self._attached):
+            return
+        try:
+            state = os.stat(library.door)
+            if state.st_ino != library.inode or not trusted(state):
+                raise OSError("only root may be able to write to a library that is not named in the settings")
+            self._look_at(library.path, library.door, probes, news)
+        except (OSError, ElfError, ProbeError) as error:
+            self._passed_over.add(key)
+            news.append(f"cannot watch {library.path}, which a process runs: {error}")
+
+    def _look_at(self, path: str, door: str, probes: Port, news: list[str]) -> Identity:
+        file = os.open(door, os.O_RDONLY | os.O_CLOEXEC)
         try:
             state = os.fstat(file)
             identity = (state.st_dev, state.st_ino)

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The one loop: probe events, deaths, signals and timers in; calls to activity and controller out.
 
-While the floor is down, the rings wake us at the first call. While it is up nothing is urgent, so the rings are not
-waited for and are looked at every POLL_S instead: a server that makes a thousand calls a second costs no more than one
-that makes one. Records carry their own time, so the hold is measured from the true end of the last call.
+While the floor is down, the bells are armed and the first call wakes us. While it is up nothing is urgent: the bells,
+which are most of what a call costs its caller, are off, and the records are looked at every POLL_S. A server that makes
+a thousand calls a second costs us no more than one that makes one. Records carry their own time, so the hold is
+measured from the true end of the last call.
+
+Calls of a process that does not count must not wake us each time either. After one the bells stay off for DENSE_S, and
+for as long as such calls go on; a process that counts and begins in between is answered that much later.
 """
 
 from __future__ import annotations
@@ -21,10 +25,12 @@ from .config import Config
 from .controller import Controller, mhz
 from .libraries import Identity, Libraries
 from .notify import Notifier
+from .perf import ProbeError
 from .processes import Processes
-from .uprobe import Event, ProbeError, online_cpus
+from .uprobe import Event, online_cpus
 
 POLL_S = 0.25
+DENSE_S = 0.02
 METRICS_S = 1.0
 
 
@@ -42,6 +48,8 @@ class Source(Protocol):
     def attach(self, library: Identity, file: int, offsets: dict[str, int]) -> None: ...
 
     def detach(self, library: Identity) -> None: ...
+
+    def arm(self, on: bool) -> bool: ...
 
     def drain(self) -> tuple[list[Event], int]: ...
 
@@ -73,6 +81,7 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._rings: set[int] = set()
         self._deaths: dict[int, int] = {}
+        self._deaf_until = 0.0
         self._poll_s = max(0.02, min(POLL_S, config.hold_s / 4))
         self._lost = 0
         self._reaction_s = 0.0
@@ -117,11 +126,15 @@ class Loop:
         rescan_at, metrics_at = now + self._config.rescan_s, now + METRICS_S
         beat_s = self._notifier.watchdog_s
         beat_at = now
+        told = self._controller.transitions
         while not self._stop:
             self._watch_rings()
+            self._set_bells(now)
             due = [rescan_at]
             if self._activity.active:
                 due += [now + self._poll_s, metrics_at]
+            elif self._deaf_until > now:
+                due.append(self._deaf_until)
             if self._activity.deadline is not None:
                 due.append(self._activity.deadline)
             if beat_s is not None:
@@ -133,7 +146,6 @@ class Loop:
                     wake.recv(64)
                 elif key.data is not None:
                     self._process_gone(key.data, now)
-            transitions = self._controller.transitions
             self._drain(now)
             if self._activity.tick(now) is Action.RELEASE:
                 self._controller.release(now)
@@ -141,9 +153,10 @@ class Loop:
                 rescan_at = now + self._config.rescan_s
                 self._rescan(now)
                 metrics_at = now
-            if self._controller.transitions != transitions or (self._activity.active and now >= metrics_at):
+            if self._controller.transitions != told or (self._activity.active and now >= metrics_at):
                 metrics_at = now
             if metrics_at == now:
+                told = self._controller.transitions
                 metrics_at = now + METRICS_S
                 self._write_metrics(now)
                 self._notifier.status(self._status())
@@ -157,6 +170,7 @@ class Loop:
         if self._source is None:
             return
         events, lost = self._source.drain()
+        dense = False
         if lost:
             self._lost += lost
             self._activity.lost(now)
@@ -171,6 +185,10 @@ class Loop:
                 self._controller.call(event.pid, now)
                 if self._controller.raised and not raised:
                     self._reaction_s = time.monotonic() - event.when
+            else:
+                dense = True
+        if dense:
+            self._deaf_until = now + DENSE_S
         if self._activity.in_flight:
             # Long calls (a prefill takes seconds) bring no events, and the floor can be wiped in the middle of one.
             self._controller.call(self._activity.calls[0].pid, now)
@@ -183,8 +201,16 @@ class Loop:
         self._watch_deaths()
         self._activity.process_gone(pid, now)
 
+    def _set_bells(self, now: float) -> None:
+        if self._source is None:
+            return
+        wanted = not self._activity.active and now >= self._deaf_until
+        if self._source.arm(wanted) and wanted:
+            # What began before the bells were on has rung for nobody.
+            self._drain(now)
+
     def _watch_rings(self) -> None:
-        wanted = set(self._source.fds) if self._source is not None and not self._activity.active else set()
+        wanted = set(self._source.fds) if self._source is not None else set()
         for descriptor in self._rings - wanted:
             self._selector.unregister(descriptor)
         for descriptor in wanted - self._rings:
