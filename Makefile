@@ -75,7 +75,7 @@ test-native: setup ## the cache's own tests: plain, then with thread and address
 		cmake -S native -B build/native-$$sanitizer $(NATIVE_FLAGS) -DEDGE_MOE_SANITIZE=$${sanitizer/none/} > /dev/null; \
 		cmake --build build/native-$$sanitizer 2>&1 | grep -E 'error|warning|FAILED' || true; \
 		cmake --build build/native-$$sanitizer > /dev/null; \
-		ctest --test-dir build/native-$$sanitizer --output-on-failure; \
+		ctest --test-dir build/native-$$sanitizer --output-on-failure --parallel 4; \
 	done
 
 .PHONY: test-native-arm
