@@ -40,15 +40,15 @@ def test_a_process_that_is_gone_is_no_failure(tmp_path: Path) -> None:
     assert mapped_libraries(8, PATTERNS, str(tmp_path)) == []
 
 
-def test_old_processes_are_looked_at_again_only_now_and_then(tmp_path: Path) -> None:
-    running = Running(60.0, str(tmp_path))
+def test_new_processes_at_once_and_old_ones_in_turn(tmp_path: Path) -> None:
+    running = Running(str(tmp_path))
     process(tmp_path, 7, "")
-    assert running.look(PATTERNS, 10.0) == []
-    (tmp_path / "7" / "maps").write_text(MAPS)  # exec: the same number, another program
+    assert running.look(PATTERNS) == []
     process(tmp_path, 8, MAPS)
-    assert all(library.door.startswith(f"{tmp_path}/8/") for library in running.look(PATTERNS, 15.0))
-    assert running.look(PATTERNS, 20.0) == []
-    assert len(running.look(PATTERNS, 71.0)) == 4
+    assert all(library.door.startswith(f"{tmp_path}/8/") for library in running.look(PATTERNS))
+    (tmp_path / "8" / "maps").write_text("")
+    (tmp_path / "7" / "maps").write_text(MAPS)  # exec: the same number, another program
+    assert sum(len(running.look(PATTERNS)) for _ in range(Running.SHARES)) == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to own the file")

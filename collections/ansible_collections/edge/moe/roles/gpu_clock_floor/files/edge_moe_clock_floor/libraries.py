@@ -91,7 +91,7 @@ class Libraries:
         self._proc = proc
         self._attached: dict[Identity, _Attached] = {}
         self._failed: dict[str, str] = {}
-        self._running = Running(self.USE_CHECK_S, proc)
+        self._running = Running(proc)
         self._passed_over: set[tuple[str, int]] = set()
         self._next_use_check = 0.0
         self.problem = ""
@@ -116,7 +116,7 @@ class Libraries:
                     news.append(f"cannot watch {path}: {error}")
         self._failed = {path: reason for path, reason in self._failed.items() if path in paths}
         if self._config.watch_running:
-            for library in self._running.look(self._config.libraries, now):
+            for library in self._running.look(self._config.libraries):
                 self._look_at_running(library, probes, news)
         self._drop_superseded(current, probes, now, news)
         if self._attached:

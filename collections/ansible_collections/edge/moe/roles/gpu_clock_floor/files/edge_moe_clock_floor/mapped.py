@@ -47,18 +47,21 @@ def trusted(state: os.stat_result) -> bool:
 
 
 class Running:
-    """Which processes are worth a look: new ones each time, all of them now and then (exec keeps the number)."""
+    """Which processes are worth a look: new ones, and a share of the others each time (exec keeps the number).
 
-    def __init__(self, every_s: float, proc: str = "/proc") -> None:
-        self._every_s = every_s
+    A share, as the first call of a model waits for as long as a look takes.
+    """
+
+    SHARES = 12
+
+    def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._seen: set[int] = set()
-        self._all_at = 0.0
+        self._share = 0
 
-    def look(self, patterns: tuple[str, ...], now: float) -> list[Mapped]:
-        if now >= self._all_at:
-            self._all_at = now + self._every_s
-            self._seen = set()
+    def look(self, patterns: tuple[str, ...]) -> list[Mapped]:
+        self._share = (self._share + 1) % self.SHARES
         pids = {int(entry) for entry in os.listdir(self._proc) if entry.isdigit()}
-        fresh, self._seen = pids - self._seen, pids
-        return [library for pid in sorted(fresh) for library in mapped_libraries(pid, patterns, self._proc)]
+        due = [pid for pid in pids if pid not in self._seen or pid % self.SHARES == self._share]
+        self._seen = pids
+        return [library for pid in sorted(due) for library in mapped_libraries(pid, patterns, self._proc)]
