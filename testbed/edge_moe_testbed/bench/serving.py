@@ -78,7 +78,8 @@ def prepared(name: str) -> Iterator[Bench]:
     """A bench under the memory limit; the device's read-ahead is put back at the end."""
     if os.geteuid() != 0:
         raise BenchError("needs root to limit memory and to tune read_ahead_kb: sudo make bench")
-    with harness.memory_limit("edge-moe-bench", LIMIT_BYTES) as limit:
+    # a group of its own: two benchmarks at once must not share one limit
+    with harness.memory_limit(f"edge-moe-bench-{os.getpid()}", LIMIT_BYTES) as limit:
         bench = Bench(name, limit)
         try:
             yield bench
