@@ -83,7 +83,8 @@ def prepared(
     """A bench under the memory limit; the device's read-ahead is put back at the end."""
     if os.geteuid() != 0:
         raise BenchError("needs root to limit memory and to tune read_ahead_kb: sudo make bench")
-    with harness.memory_limit("edge-moe-bench", limit_bytes) as limit:
+    # a group of its own: two benchmarks at once must not share one limit
+    with harness.memory_limit(f"edge-moe-bench-{os.getpid()}", limit_bytes) as limit:
         bench = Bench(name, limit, model, shape)
         try:
             yield bench
