@@ -13,22 +13,7 @@ description:
   - Reads every GPU node below C(/sys/class/devfreq), and what the C(edge-moe-clock-floor) service last said.
   - What cannot be read is V(null) with a warning. A machine without a GPU node is no failure.
   - Returns nothing but C(ansible_facts).
-author:
-  - edge.moe contributors (@edge-moe)
-attributes:
-  check_mode:
-    description: Can run in check mode without changing anything.
-    support: full
-  diff_mode:
-    description: Has nothing to show, as it changes nothing.
-    support: none
-  facts:
-    description: Returns C(ansible_facts).
-    support: full
-  platform:
-    description: Target operating systems.
-    support: full
-    platforms: posix
+extends_documentation_fragment: [edge.moe.attributes.reads]
 options:
   root:
     description: Root of the file system to read. Something else than V(/) is of use in tests only.
@@ -104,6 +89,15 @@ ansible_facts:
               description: Load of the GPU from 0 to 1000; V(null) where the driver does not tell.
               type: int
               sample: 360
+            time_in_state_ms:
+              description: >-
+                Milliseconds spent at each frequency, by its hertz; V(null) where the kernel does not count them.
+              type: dict
+              sample: {"306000000": 912345, "1020000000": 5678}
+            transitions:
+              description: Changes of the frequency since the node exists; V(null) where the kernel does not count them.
+              type: int
+              sample: 42
             pinned_externally:
               description: C(min_freq) equals C(max_freq) and our floor did not do it, as after C(jetson_clocks).
               type: bool
@@ -148,10 +142,14 @@ ansible_facts:
 """
 
 import json
+import re
 import time
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.edge.moe.plugins.module_utils._devfreq import GPU_NAMES, Node, Sysfs
+from ansible_collections.edge.moe.plugins.module_utils._host import run_command
+from ansible_collections.edge.moe.plugins.module_utils._module import exit_facts
 from ansible_collections.edge.moe.plugins.module_utils._prometheus import find, parse, value, whole
 
 PROM = "run/edge-moe/clock-floor.prom"
@@ -168,7 +166,25 @@ def held_paths(sysfs: Sysfs) -> set[str]:
         return set()
 
 
-def node_facts(node: Node, held: set[str]) -> dict[str, object]:
+def parse_trans_stat(text: str | None) -> tuple[dict[str, int] | None, int | None]:
+    """Milliseconds by frequency, and the number of changes, from a node's trans_stat. None for what is not there.
+
+    A row is a frequency, one count for each frequency, and the time; the present frequency's row begins with a star.
+    """
+    times: dict[str, int] = {}
+    changes: int | None = None
+    for line in (text or "").splitlines():
+        row = re.match(r"\s*\*?\s*(\d{1,12}):((?:\s+\d{1,20})+)\s*$", line)
+        total = re.match(r"\s*Total transition\s*:\s*(\d{1,20})\s*$", line)
+        if row:
+            times[row.group(1)] = int(row.group(2).split()[-1])
+        elif total:
+            changes = int(total.group(1))
+    return times or None, changes
+
+
+def node_facts(node: Node, held: set[str], trans_stat: str | None = None) -> dict[str, Any]:
+    time_in_state, transitions = parse_trans_stat(trans_stat)
     return {
         "name": node.name,
         "path": node.path,
@@ -179,6 +195,8 @@ def node_facts(node: Node, held: set[str]) -> dict[str, object]:
         "cur_hz": node.cur_hz,
         "governor": node.governor,
         "load_permille": node.load_permille,
+        "time_in_state_ms": time_in_state,
+        "transitions": transitions,
         "pinned_externally": node.pinned and node.path not in held,
     }
 
@@ -202,7 +220,7 @@ def no_node_warning(sysfs: Sysfs) -> str:
     return f"No GPU devfreq node: {sysfs.seen()}; looked for a device named {', '.join(GPU_NAMES)}."
 
 
-def floor_facts(text: str | None, unit: str | None, now: float) -> dict[str, object] | None:
+def floor_facts(text: str | None, unit: str | None, now: float) -> dict[str, Any] | None:
     """`unit` is None where the unit does not exist. Pure."""
     if text is None and unit is None:
         return None
@@ -221,26 +239,24 @@ def floor_facts(text: str | None, unit: str | None, now: float) -> dict[str, obj
     }
 
 
-def gather(sysfs: Sysfs, unit: str | None, now: float) -> dict[str, object]:
+def gather(sysfs: Sysfs, unit: str | None, now: float) -> dict[str, Any]:
     nodes = sysfs.gpu_nodes()
     held = held_paths(sysfs)
     warnings = [line for node in nodes for line in node_warnings(node)]
     if not nodes:
         warnings.append(no_node_warning(sysfs))
     return {
-        "nodes": [node_facts(node, held) for node in nodes],
+        "nodes": [node_facts(node, held, sysfs.text(f"{node.path}/trans_stat")) for node in nodes],
         "floor": floor_facts(sysfs.text(PROM), unit, now),
         "warnings": warnings,
     }
 
 
-def unit_state(module: AnsibleModule, unit: str) -> str | None:
-    systemctl = module.get_bin_path("systemctl")
-    if systemctl is None:
-        return None
-    code, out, _err = module.run_command([systemctl, "show", "--property=LoadState,ActiveState", unit])
-    states = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
-    return states.get("ActiveState") if code == 0 and states.get("LoadState") != "not-found" else None
+def unit_state(unit: str) -> str | None:
+    """ActiveState by systemd; None where the unit, or systemd, does not exist or does not answer in time."""
+    answer = run_command(["systemctl", "show", "--property=LoadState,ActiveState", unit])
+    states = dict(line.split("=", 1) for line in answer.stdout.splitlines() if "=" in line)
+    return states.get("ActiveState") if answer.rc == 0 and states.get("LoadState") != "not-found" else None
 
 
 def main() -> None:
@@ -251,10 +267,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    facts = gather(Sysfs(module.params["root"]), unit_state(module, module.params["unit"]), time.time())
-    for line in facts["warnings"]:  # type: ignore[attr-defined]
-        module.warn(line)
-    module.exit_json(changed=False, ansible_facts={"edge_moe_devfreq": facts})
+    facts = gather(Sysfs(module.params["root"]), unit_state(module.params["unit"]), time.time())
+    exit_facts(module, "edge_moe_devfreq", facts)
 
 
 if __name__ == "__main__":

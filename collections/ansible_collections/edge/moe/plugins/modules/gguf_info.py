@@ -11,15 +11,7 @@ version_added: 1.0.0
 description:
   - Reads the header of a model, on disk or behind an HTTP server that answers ranges, and no weights.
   - Files that are no model, and models that are broken, each get a message that says what they are.
-author:
-  - edge.moe developers
-attributes:
-  check_mode:
-    support: full
-    description: Reads only, so check mode does the same.
-  diff_mode:
-    support: none
-    description: Changes nothing, so there is nothing to compare.
+extends_documentation_fragment: [edge.moe.attributes.reads]
 options:
   path:
     description:

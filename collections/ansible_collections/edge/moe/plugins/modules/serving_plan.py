@@ -16,15 +16,7 @@ description:
   - The same arguments always give the same plan. Nothing is read from the machine that the module runs on.
   - Memory is planned from what the board has in total, so that a plan does not change while its own server is
     running.
-author:
-  - edge.moe developers
-attributes:
-  check_mode:
-    support: full
-    description: Computes only, so check mode does the same.
-  diff_mode:
-    support: none
-    description: Changes nothing, so there is nothing to compare.
+extends_documentation_fragment: [edge.moe.attributes.reads]
 options:
   gguf:
     description:
