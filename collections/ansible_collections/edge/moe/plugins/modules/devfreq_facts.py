@@ -141,134 +141,27 @@ ansible_facts:
           sample: []
 """
 
-import json
-import re
 import time
-from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.edge.moe.plugins.module_utils._devfreq import GPU_NAMES, Node, Sysfs
-from ansible_collections.edge.moe.plugins.module_utils._host import run_command
+from ansible_collections.edge.moe.plugins.module_utils._devfreq import Sysfs
+from ansible_collections.edge.moe.plugins.module_utils._floor_facts import FLOOR_UNIT, gather_devfreq
+from ansible_collections.edge.moe.plugins.module_utils._host import Host
 from ansible_collections.edge.moe.plugins.module_utils._module import exit_facts
-from ansible_collections.edge.moe.plugins.module_utils._prometheus import find, parse, value, whole
-
-PROM = "run/edge-moe/clock-floor.prom"
-JOURNAL = "run/edge-moe-clock-floor/baseline.json"
-PREFIX = "edge_moe_clock_floor_"
-
-
-def held_paths(sysfs: Sysfs) -> set[str]:
-    """Nodes whose floor the service holds up, from its journal; a journal of an earlier boot holds nothing."""
-    try:
-        data = json.loads(sysfs.text(JOURNAL) or "{}")
-        return {node["path"] for node in data["nodes"]} if data.get("boot_id") == sysfs.boot_id() else set()
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return set()
-
-
-def parse_trans_stat(text: str | None) -> tuple[dict[str, int] | None, int | None]:
-    """Milliseconds by frequency, and the number of changes, from a node's trans_stat. None for what is not there.
-
-    A row is a frequency, one count for each frequency, and the time; the present frequency's row begins with a star.
-    """
-    times: dict[str, int] = {}
-    changes: int | None = None
-    for line in (text or "").splitlines():
-        row = re.match(r"\s*\*?\s*(\d{1,12}):((?:\s+\d{1,20})+)\s*$", line)
-        total = re.match(r"\s*Total transition\s*:\s*(\d{1,20})\s*$", line)
-        if row:
-            times[row.group(1)] = int(row.group(2).split()[-1])
-        elif total:
-            changes = int(total.group(1))
-    return times or None, changes
-
-
-def node_facts(node: Node, held: set[str], trans_stat: str | None = None) -> dict[str, Any]:
-    time_in_state, transitions = parse_trans_stat(trans_stat)
-    return {
-        "name": node.name,
-        "path": node.path,
-        "of_node_name": node.of_node_name,
-        "available_hz": list(node.available_hz),
-        "min_hz": node.min_hz,
-        "max_hz": node.max_hz,
-        "cur_hz": node.cur_hz,
-        "governor": node.governor,
-        "load_permille": node.load_permille,
-        "time_in_state_ms": time_in_state,
-        "transitions": transitions,
-        "pinned_externally": node.pinned and node.path not in held,
-    }
-
-
-def node_warnings(node: Node) -> list[str]:
-    missing = [
-        name
-        for name, read in (
-            ("available_frequencies", node.available_hz),
-            ("min_freq", node.min_hz),
-            ("max_freq", node.max_hz),
-            ("cur_freq", node.cur_hz),
-            ("governor", node.governor),
-        )
-        if read in (None, ())
-    ]
-    return [f"{node.path}/{name} could not be read or holds no usable value" for name in missing]
-
-
-def no_node_warning(sysfs: Sysfs) -> str:
-    return f"No GPU devfreq node: {sysfs.seen()}; looked for a device named {', '.join(GPU_NAMES)}."
-
-
-def floor_facts(text: str | None, unit: str | None, now: float) -> dict[str, Any] | None:
-    """`unit` is None where the unit does not exist. Pure."""
-    if text is None and unit is None:
-        return None
-    samples = parse(text or "").samples
-    degraded = find(samples, PREFIX + "degraded")
-    raised = value(samples, PREFIX + "raised")
-    updated = value(samples, PREFIX + "updated_timestamp_seconds")
-    return {
-        "unit": unit or "not-found",
-        "raised": None if raised is None else raised == 1,
-        "effective_hz": whole(samples, PREFIX + "effective_hz"),
-        "transitions": whole(samples, PREFIX + "transitions_total"),
-        "probes_attached": whole(samples, PREFIX + "probes_attached"),
-        "updated_s_ago": None if updated is None else round(max(0.0, now - updated), 1),
-        "degraded": None if degraded is None else degraded.labels.get("reason", ""),
-    }
-
-
-def gather(sysfs: Sysfs, unit: str | None, now: float) -> dict[str, Any]:
-    nodes = sysfs.gpu_nodes()
-    held = held_paths(sysfs)
-    warnings = [line for node in nodes for line in node_warnings(node)]
-    if not nodes:
-        warnings.append(no_node_warning(sysfs))
-    return {
-        "nodes": [node_facts(node, held, sysfs.text(f"{node.path}/trans_stat")) for node in nodes],
-        "floor": floor_facts(sysfs.text(PROM), unit, now),
-        "warnings": warnings,
-    }
-
-
-def unit_state(unit: str) -> str | None:
-    """ActiveState by systemd; None where the unit, or systemd, does not exist or does not answer in time."""
-    answer = run_command(["systemctl", "show", "--property=LoadState,ActiveState", unit])
-    states = dict(line.split("=", 1) for line in answer.stdout.splitlines() if "=" in line)
-    return states.get("ActiveState") if answer.rc == 0 and states.get("LoadState") != "not-found" else None
+from ansible_collections.edge.moe.plugins.module_utils._systemd import unit_states
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "root": {"type": "path", "default": "/"},
-            "unit": {"type": "str", "default": "edge-moe-clock-floor.service"},
+            "unit": {"type": "str", "default": FLOOR_UNIT},
         },
         supports_check_mode=True,
     )
-    facts = gather(Sysfs(module.params["root"]), unit_state(module.params["unit"]), time.time())
-    exit_facts(module, "edge_moe_devfreq", facts)
+    root, unit = module.params["root"], module.params["unit"]
+    state = unit_states(Host(root), [unit]).get(unit)
+    exit_facts(module, "edge_moe_devfreq", gather_devfreq(Sysfs(root), state.active if state else None, time.time()))
 
 
 if __name__ == "__main__":

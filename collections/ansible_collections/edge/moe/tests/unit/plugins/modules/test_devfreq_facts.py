@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.edge.moe.plugins.module_utils import _floor_facts
 from ansible_collections.edge.moe.plugins.module_utils._devfreq import Sysfs
 from ansible_collections.edge.moe.plugins.modules import devfreq_facts
 from hypothesis import given
@@ -29,7 +30,7 @@ edge_moe_clock_floor_updated_timestamp_seconds 1000.25
 
 
 def gather(root: Path, unit: str | None = None) -> Any:
-    return devfreq_facts.gather(Sysfs(str(root)), unit, 1002.75)
+    return _floor_facts.gather_devfreq(Sysfs(str(root)), unit, 1002.75)
 
 
 def test_facts_of_an_orin_nano_super() -> None:
@@ -167,9 +168,9 @@ Total transition : 42
     ],
 )
 def test_time_in_state(text: str | None, times: dict[str, int] | None, changes: int | None) -> None:
-    assert devfreq_facts.parse_trans_stat(text) == (times, changes)
+    assert _floor_facts.parse_trans_stat(text) == (times, changes)
 
 
 @given(st.text(max_size=300))
 def test_any_trans_stat_is_read(text: str) -> None:
-    devfreq_facts.parse_trans_stat(text)
+    _floor_facts.parse_trans_stat(text)
