@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.edge.moe.plugins.module_utils import _health, _report
+from ansible_collections.edge.moe.plugins.module_utils import _estimate, _health, _report
 
 
 def systemd_quote(value: Any) -> str:
@@ -29,6 +29,8 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
             "report_table": _report.render,
+            "plan_measurements": _estimate.points_of_result,
+            "plan_table": _report.plan_table,
             "plan_text": _report.plan_lines,
             "health_table": health_table,
             "systemd_quote": systemd_quote,

@@ -12,7 +12,10 @@ The rules are fitted to what has been measured, and each constant says where it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from ansible_collections.edge.moe.plugins.module_utils import _estimate
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -104,12 +107,18 @@ def check_overrides(overrides: dict[str, Any]) -> dict[str, Any]:
 
 class _Planner:
     def __init__(
-        self, gguf: dict[str, Any], jetson: dict[str, Any], devfreq: dict[str, Any], overrides: dict[str, Any]
+        self,
+        gguf: dict[str, Any],
+        jetson: dict[str, Any],
+        devfreq: dict[str, Any],
+        overrides: dict[str, Any],
+        measurements: Sequence[Any],
     ) -> None:
         self.gguf = gguf
         self.jetson = jetson
         self.devfreq = devfreq
         self.overrides = check_overrides(overrides)
+        self.points = _estimate.points_of(measurements)
         self.reasons: dict[str, str] = {}
         total = (jetson.get("memory") or {}).get("total_bytes")
         if not isinstance(total, int) or total <= 0:
@@ -278,7 +287,10 @@ class _Planner:
             "n_gpu_layers": self.n_gpu_layers,
             "server_args": arguments,
             "environment": environment,
+            "context_max": self._context_max(decision, context, parallel, cache_mib),
             "budget": self._budget(decision, context, parallel, cache_mib),
+            "estimate": self._estimate(decision, floor, fixed, cache_mib),
+            "would_change": self._would_change(is_moe, decision, resident_need, parallel, context, fixed),
             "reasons": self.reasons,
             "overridden": sorted(overrides),
         }
@@ -412,6 +424,78 @@ class _Planner:
             self.reasons["cache_mib"] = f"set by an override; the plan had {planned_mib}: {consequence}"
         return decision, why, round(cycles, 2), cache_mib
 
+    def _context_max(self, decision: str, context: int, parallel: int, cache_mib: int) -> int:
+        """The longest context for which this decision still fits, at least the one that was chosen."""
+        per_token = int(self.gguf["kv_bytes_per_token"])
+        trained = int(self.gguf.get("context_train") or CONTEXT_DEFAULT)
+        taken = self.fixed(0, parallel)
+        if decision == "resident":
+            taken += int(self.gguf["dense_bytes"]) + int(self.gguf["experts_total_bytes"])
+        elif decision == "cache":
+            taken += int(self.gguf["dense_bytes"]) + cache_mib * MIB + self.page_cache
+        room = max(0, self.total - taken) // per_token if per_token else trained
+        return max(context, min(trained, room))
+
+    def _estimate(self, decision: str, floor: bool, fixed: int, cache_mib: int) -> dict[str, Any]:
+        gguf = self.gguf
+        dense, experts, cycle = (int(gguf[key]) for key in ("dense_bytes", "experts_total_bytes", "cycle_bytes"))
+        read = _estimate.mib_per_token(
+            decision, experts > 0 and cycle > 0, cycle, experts, dense, cache_mib * MIB, self.total - fixed
+        )
+        gpu_board = self.jetson.get("board") if self.cuda else None
+        return _estimate.estimate(decision, read, (dense + cycle) / MIB, floor, gpu_board, self.points)
+
+    def _would_change(
+        self, is_moe: bool, decision: str, resident_need: int, parallel: int, context: int, fixed: int
+    ) -> list[str]:
+        """What would have to be different for another decision, with the figures."""
+        gguf = self.gguf
+        dense, experts, cycle = (int(gguf[key]) for key in ("dense_bytes", "experts_total_bytes", "cycle_bytes"))
+        weights = dense + experts
+        sentences: list[str] = []
+        if resident_need > self.total:
+            fits = self.total - fixed
+            sentences.append(
+                f"A board with {mib(resident_need)} of memory or more would keep the whole model: this one lacks "
+                f"{mib(resident_need - self.total)}."
+            )
+            if fits > 0:
+                sentences.append(
+                    f"A file of at most {mib(fits)} would stay in memory here: a quantisation of "
+                    f"{fits / weights:.0%} of this one's size, or a smaller model."
+                )
+        else:
+            spare = self.total - resident_need
+            per_token = int(gguf["kv_bytes_per_token"])
+            if per_token:
+                longest = context + spare // per_token
+                trained = int(gguf.get("context_train") or CONTEXT_DEFAULT)
+                if longest < trained:
+                    sentences.append(
+                        f"A context of more than {longest} tokens would push weights out of memory: each takes "
+                        f"{per_token / 1024:.0f} KiB and {mib(spare)} are left."
+                    )
+                else:
+                    sentences.append(f"No context that the model was trained for changes it: {mib(spare)} are left.")
+            else:
+                sentences.append(f"{mib(spare)} are left: a model larger by that would be streamed.")
+        if is_moe and resident_need > self.total:
+            least = min(SURE_CYCLES * cycle, experts)
+            needed = max(fixed + dense + least + self.page_cache, int(least / CACHE_MAX_SHARE))
+            if decision == "mmap" and needed > self.total:
+                sentences.append(
+                    f"A cache becomes worth it with {SURE_CYCLES} token cycles, {mib(least)}: that takes a board with "
+                    f"about {mib(needed)}."
+                )
+            elif decision == "cache":
+                sentences.append(
+                    f"Below {MIN_CYCLES} token cycles, {mib(MIN_CYCLES * cycle)}, a cache only costs, and "
+                    "the page cache would read the experts."
+                )
+        if not self.points:
+            sentences.append("A measurement of this board would replace the published line: run edge.moe.verify.")
+        return sentences
+
     def _budget(self, decision: str, context: int, parallel: int, cache_mib: int) -> list[dict[str, Any]]:
         gguf = self.gguf
         lines = [("memory of the board", self.total), ("system and services", -self.system)]
@@ -437,6 +521,7 @@ def make_plan(
     jetson: dict[str, Any],
     devfreq: dict[str, Any] | None = None,
     overrides: dict[str, Any] | None = None,
+    measurements: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """The plan, the same for the same arguments. Raises PlanError with the arithmetic."""
-    return _Planner(gguf, jetson, devfreq or {}, overrides or {}).plan()
+    return _Planner(gguf, jetson, devfreq or {}, overrides or {}, measurements).plan()

@@ -43,6 +43,14 @@ options:
       - An empty value leaves the plan's own.
     type: dict
     default: {}
+  measurements:
+    description:
+      - >-
+        What this board has measured with this model, each with C(decode_tokens_per_s), C(mib_per_token) read and
+        C(path) (V(cache) or V(mmap)). With any, the estimate is made from them and not from the published line.
+    type: list
+    elements: dict
+    default: []
 seealso:
   - module: edge.moe.gguf_info
   - module: edge.moe.jetson_facts
@@ -122,6 +130,22 @@ plan:
       returned: always
       type: dict
       sample: {EDGE_MOE_CACHE_MIB: "2268", EDGE_MOE_IO_DEPTH: "4", EDGE_MOE_READ_KIB: "1024"}
+    context_max:
+      description: Longest context with which the decision stays as it is.
+      returned: always
+      type: int
+    estimate:
+      description: >-
+        Decode speed as C(tokens_per_s) between C(low) and C(high), from C(fixed_ms) and C(ms_per_mib) for each of
+        C(mib_per_token). C(basis) is V(published), V(measured), or V(bandwidth) for
+        a resident model that has not been measured, and C(sentence) says it all.
+      returned: always
+      type: dict
+    would_change:
+      description: What would have to be different for another decision, with the figures.
+      returned: always
+      type: list
+      elements: str
     budget:
       description: The board's memory line by line; what is taken is negative, and the last line is what is left.
       returned: always
@@ -138,31 +162,31 @@ plan:
       elements: str
 """
 
-from ansible.module_utils.basic import AnsibleModule
+from typing import Any
+
 from ansible_collections.edge.moe.plugins.module_utils import _plan
+from ansible_collections.edge.moe.plugins.module_utils._module import run_computation
+
+ARGUMENTS = {
+    "gguf": {"type": "dict", "required": True},
+    "jetson": {"type": "dict", "required": True},
+    "devfreq": {"type": "dict", "default": {}},
+    "overrides": {"type": "dict", "default": {}},
+    "measurements": {"type": "list", "elements": "dict", "default": []},
+}
+
+
+def compute(params: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return _plan.make_plan(**{name: params[name] for name in ARGUMENTS})
+    except (KeyError, TypeError, ValueError) as error:
+        raise _plan.PlanError(
+            f"gguf or jetson are not what gguf_info and jetson_facts return: {type(error).__name__}: {error}"
+        ) from error
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "gguf": {"type": "dict", "required": True},
-            "jetson": {"type": "dict", "required": True},
-            "devfreq": {"type": "dict", "default": {}},
-            "overrides": {"type": "dict", "default": {}},
-        },
-        supports_check_mode=True,
-    )
-    try:
-        plan = _plan.make_plan(
-            module.params["gguf"], module.params["jetson"], module.params["devfreq"], module.params["overrides"]
-        )
-    except _plan.PlanError as error:
-        module.fail_json(msg=str(error))
-    except (KeyError, TypeError, ValueError) as error:
-        module.fail_json(
-            msg=f"gguf or jetson are not what gguf_info and jetson_facts return: {type(error).__name__}: {error}"
-        )
-    module.exit_json(changed=False, plan=plan)
+    run_computation(ARGUMENTS, "plan", compute, _plan.PlanError)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.edge.moe.plugins.module_utils import _plan
+from ansible_collections.edge.moe.plugins.module_utils import _estimate, _plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +63,12 @@ GEMMA_E2B = model(2900, kv=18432, embedding=1536, vocabulary=262144)
 GEMMA_E4B = model(4700, kv=43008, embedding=2560, vocabulary=262144)
 DEMO = model(16.2, 1071, 38.25, 0.6, kv=8192, embedding=512, vocabulary=512, context_train=4096)
 
-ORIN_NANO = {"memory": {"total_bytes": 7620 * MIB, "available_bytes": 6 * GIB}, "cores": 6, "cuda": {"version": "12.6"}}
+ORIN_NANO = {
+    "board": "orin-nano-8gb",
+    "memory": {"total_bytes": 7620 * MIB, "available_bytes": 6 * GIB},
+    "cores": 6,
+    "cuda": {"version": "12.6"},
+}
 VIRTUAL = {"memory": {"total_bytes": 747716608, "available_bytes": 561000448}, "cores": 2, "cuda": None}
 
 
@@ -160,6 +165,123 @@ def test_only_options_that_exist_and_a_reason_for_each_value(gguf: dict[str, Any
         assert made["reasons"][key].strip().endswith((".", ";")), key
     assert sum(line["bytes"] for line in made["budget"][:-1]) == made["budget"][-1]["bytes"]
     json.dumps(made)
+
+
+# Estimates
+
+
+@pytest.mark.parametrize(
+    ("gguf", "overrides", "published"),
+    [
+        # decode of the published runs: mmap without and with the floor, the cache with it, and the 20B in its ways
+        (QWEN35B, {"decision": "mmap", "floor": False}, 2.73),
+        (QWEN35B, {"decision": "mmap"}, 3.37),
+        (QWEN35B, {"cache_mib": 2048}, 4.96),
+        (GPT_OSS_20B, {"floor": False}, 2.86),
+        (GPT_OSS_20B, {}, 3.97),
+        (GPT_OSS_20B, {"cache_mib": 2048}, 2.70),
+    ],
+)
+def test_the_estimate_holds_the_published_speeds_in_its_range(
+    gguf: dict[str, Any], overrides: dict[str, Any], published: float
+) -> None:
+    estimate = plan(gguf, **overrides)["estimate"]
+    assert estimate["basis"] == "published"
+    assert estimate["low"] <= published <= estimate["high"]
+    assert estimate["high"] < 2 * estimate["low"]
+    assert "ms a token fixed" in estimate["sentence"]
+
+
+def test_another_board_is_a_guess_and_says_so() -> None:
+    other = plan(QWEN35B, {**ORIN_NANO, "board": None})["estimate"]
+    assert "a guess until it has been measured" in other["sentence"]
+    assert other["high"] > 2 * other["low"]
+
+
+def test_a_resident_model_is_guessed_from_the_memory() -> None:
+    estimate = plan(QWEN9B)["estimate"]
+    assert (estimate["basis"], estimate["mib_per_token"]) == ("bandwidth", 0)
+    assert estimate["low"] < 9 < estimate["high"]
+    assert "half of the 102 GB/s" in estimate["sentence"]
+    assert "MiB read" not in estimate["sentence"]
+
+
+def test_what_verify_measured_becomes_points() -> None:
+    side = {"complete": True, "decode_tokens_per_s": 4.0, "nvme_bytes": 100 * MIB, "requests": [{"n_decoded": 10}] * 2}
+    result = {"model": "m.gguf", "reference": side, "served": {**side, "cache_info": {"mode": "cache"}}}
+    assert _estimate.points_of_result(result, "m.gguf") == [
+        {"decode_tokens_per_s": 4.0, "mib_per_token": 5.0, "path": "mmap"},
+        {"decode_tokens_per_s": 4.0, "mib_per_token": 5.0, "path": "cache"},
+    ]
+    assert _estimate.points_of_result(result, "other.gguf") == []
+    assert _estimate.points_of_result({"model": "m.gguf", "served": {"complete": False}}, "m.gguf") == []
+    assert _estimate.points_of_result("odd", "m.gguf") == []
+
+
+def test_own_measurements_win() -> None:
+    slow_drive = [
+        {"decode_tokens_per_s": 1000 / (100 + 2.0 * 100), "mib_per_token": 100, "path": "cache"},
+        {"decode_tokens_per_s": 1000 / (100 + 2.0 * 300), "mib_per_token": 300, "path": "mmap"},
+    ]
+    made = _plan.make_plan(QWEN35B, ORIN_NANO, {}, {}, slow_drive)
+    estimate = made["estimate"]
+    assert (estimate["basis"], estimate["fixed_ms"], estimate["ms_per_mib"]) == ("measured", 100.0, 2.0)
+    assert "2 measurements of this board" in estimate["sentence"]
+    assert not any("edge.moe.verify" in sentence for sentence in made["would_change"])
+    one = _plan.make_plan(QWEN35B, ORIN_NANO, {}, {}, slow_drive[:1])["estimate"]
+    assert (one["ms_per_mib"], one["fixed_ms"]) == (0.4, 260.0)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [{}],
+        ["x"],
+        [{"decode_tokens_per_s": "fast", "mib_per_token": 1}],
+        [{"decode_tokens_per_s": float("inf"), "mib_per_token": 1}],
+        [{"decode_tokens_per_s": 0, "mib_per_token": 1}],
+        [{"decode_tokens_per_s": 3, "mib_per_token": -1}],
+        [{"decode_tokens_per_s": 3, "mib_per_token": 1, "path": "tape"}],
+    ],
+)
+def test_measurements_that_are_none_change_nothing(odd: list[Any]) -> None:
+    assert _plan.make_plan(QWEN35B, ORIN_NANO, {}, {}, odd)["estimate"]["basis"] == "published"
+
+
+def test_a_line_that_falls_does_not_make_reading_faster_than_not() -> None:
+    points = [_estimate.Point(5, 300, "cache"), _estimate.Point(2, 10, "cache")]
+    fixed, slopes, worst = _estimate.fit(points) or (0, {}, 0)
+    assert slopes == _estimate.MS_PER_MIB
+    assert fixed > 0
+    assert worst > 0.2
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 100))
+def test_more_held_never_misses_more(one: float, other: float, cycles: float) -> None:
+    low, high = sorted((one, other))
+    assert 0 <= _estimate.miss_share(high, cycles) <= _estimate.miss_share(low, cycles) <= 1
+
+
+def test_what_would_change_the_decision() -> None:
+    cached = " ".join(plan(QWEN35B)["would_change"])
+    assert "A board with" in cached
+    assert "A file of at most" in cached
+    assert "Below 1.25 token cycles" in cached
+    mmapped = " ".join(plan(GPT_OSS_20B)["would_change"])
+    assert "A cache becomes worth it with 3 token cycles, 3.55 GiB" in mmapped
+    resident = " ".join(plan(QWEN9B)["would_change"])
+    assert "A context of more than" in resident
+    assert "No context" in " ".join(plan(model(100, kv=1024))["would_change"])
+
+
+def test_the_longest_context_is_as_long_as_it_says() -> None:
+    for gguf in (QWEN9B, QWEN35B, GEMMA_E4B):
+        made = plan(gguf)
+        longest = made["context_max"]
+        assert longest >= made["context"]
+        again = plan(gguf, context=longest)
+        assert again["decision"] == made["decision"]
+    assert plan(QWEN9B, context=plan(QWEN9B)["context_max"] + 1)["decision"] == "mmap"
 
 
 # Overrides
