@@ -102,15 +102,14 @@ def mib_per_token(
 
 
 def fit(points: Sequence[Point]) -> tuple[float, dict[str, float], float] | None:
-    """Fixed ms, ms a MiB by path, and the greatest relative error of the points; None without a usable point.
+    """Fixed ms, ms a MiB by path, and the greatest relative error of the points; None without a point.
 
     Two points that read different amounts give a line of their own; one point moves only the fixed part.
     """
-    usable = [point for point in points if point.tokens_per_s > 0 and point.mib_per_token >= 0]
-    if not usable:
+    if not points:
         return None
-    times = [1000 / point.tokens_per_s for point in usable]
-    reads = [point.mib_per_token for point in usable]
+    times = [1000 / point.tokens_per_s for point in points]
+    reads = [point.mib_per_token for point in points]
     mean_time, mean_read = sum(times) / len(times), sum(reads) / len(reads)
     spread = sum((read - mean_read) ** 2 for read in reads)
     slopes = dict(MS_PER_MIB)
@@ -119,10 +118,10 @@ def fit(points: Sequence[Point]) -> tuple[float, dict[str, float], float] | None
         # A line that falls was measured while something else changed: it says nothing about reads.
         if slope >= 0:
             slopes = dict.fromkeys(MS_PER_MIB, slope)
-    fixed = max(0.0, mean_time - sum(slopes[point.path] * point.mib_per_token for point in usable) / len(usable))
+    fixed = max(0.0, mean_time - sum(slopes[point.path] * point.mib_per_token for point in points) / len(points))
     worst = max(
         abs(fixed + slopes[point.path] * point.mib_per_token - time) / time
-        for point, time in zip(usable, times, strict=True)
+        for point, time in zip(points, times, strict=True)
     )
     return fixed, slopes, worst
 
@@ -139,7 +138,8 @@ def points_of(measurements: Sequence[Any]) -> list[Point]:
             point = Point(float(speed), float(read), str(entry.get("path") or "cache"))
         except (TypeError, ValueError):
             continue
-        if point.path in MS_PER_MIB and math.isfinite(point.tokens_per_s) and math.isfinite(point.mib_per_token):
+        # Also false for what is no number. Nothing decodes a million tokens a second, or reads a PiB for one.
+        if point.path in MS_PER_MIB and 0 < point.tokens_per_s < 1e6 and 0 <= point.mib_per_token < 1e9:
             points.append(point)
     return points
 

@@ -98,6 +98,17 @@ gguf:
       description: The largest single expert of one layer, all its weights together.
       returned: always
       type: int
+    expert_layout:
+      description: >-
+        Bytes of one expert by kind of weights, for runs of layers that are alike. Mixed quantisations give later layers
+        other sizes.
+      returned: always
+      type: list
+      elements: dict
+      sample:
+        - first_layer: 0
+          last_layer: 39
+          kinds: {gate: 557056, up: 557056, down: 557056}
     cycle_bytes:
       description: Bytes of experts that one token uses, over all layers.
       returned: always
