@@ -12,6 +12,7 @@ from edge_moe_testbed.bench.figure import BenchError, Figure, bench_dir, load_fi
 BENCHES = {
     "decode_ratio": "edge_moe_testbed.bench.decode_ratio",
     "health_fleet": "edge_moe_testbed.bench.health_fleet",
+    "plan_error": "edge_moe_testbed.bench.plan_error",
 }
 
 

@@ -11,8 +11,9 @@ shorter, and reads that overlap with compute cost 0.40 ms a MiB. What a board ha
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 MIB = 1024 * 1024
@@ -61,12 +62,13 @@ class Point(NamedTuple):
     tokens_per_s: float
     mib_per_token: float
     path: str  # "cache" or "mmap"; a resident model is mmap without reads
+    cache_mib: float | None = None  # size of the cache, if it is known
 
 
 def miss_share(held_share: float, cycles: float) -> float:
     """Share of lookups that have to read; `cycles` is infinite for page cache, which has no cycle to fall below."""
     held = min(1.0, max(0.0, held_share))
-    for (left, high), (right, low) in zip(MISSES, MISSES[1:], strict=False):
+    for (left, high), (right, low) in itertools.pairwise(MISSES):
         if held <= right:
             by_share = high + (low - high) * (held - left) / (right - left)
             break
@@ -126,6 +128,27 @@ def fit(points: Sequence[Point]) -> tuple[float, dict[str, float], float] | None
     return fixed, slopes, worst
 
 
+def reads_scale(points: Sequence[Point], cache_mib: float, predict: Callable[[float], float]) -> float:
+    """What the reads that the curve predicts are to be multiplied with, from caches that this board has measured.
+
+    Between two sizes the factor moves evenly with the size; beyond them it stays as it is. `predict` gives MiB a token
+    for a size in MiB.
+    """
+    known: dict[float, float] = {}
+    for point in points:
+        if point.path == "cache" and point.cache_mib and (predicted := predict(point.cache_mib)) > 0:
+            known[point.cache_mib] = point.mib_per_token / predicted
+    if not known:
+        return 1.0
+    sizes = sorted(known)
+    if cache_mib <= sizes[0]:
+        return known[sizes[0]]
+    for left, right in itertools.pairwise(sizes):
+        if cache_mib <= right:
+            return known[left] + (known[right] - known[left]) * (cache_mib - left) / (right - left)
+    return known[sizes[-1]]
+
+
 def points_of(measurements: Sequence[Any]) -> list[Point]:
     """Points from what the user or the verify role hands over; an entry that is none is passed over."""
     points = []
@@ -135,11 +158,15 @@ def points_of(measurements: Sequence[Any]) -> list[Point]:
         speed: Any = entry.get("decode_tokens_per_s")
         read: Any = entry.get("mib_per_token")
         try:
-            point = Point(float(speed), float(read), str(entry.get("path") or "cache"))
+            size: Any = entry.get("cache_mib")
+            path = str(entry.get("path") or "cache")
+            point = Point(float(speed), float(read), path, None if size is None else float(size))
         except (TypeError, ValueError):
             continue
         # Also false for what is no number. Nothing decodes a million tokens a second, or reads a PiB for one.
         if point.path in MS_PER_MIB and 0 < point.tokens_per_s < 1e6 and 0 <= point.mib_per_token < 1e9:
+            if point.cache_mib is not None and not 0 < point.cache_mib < 1e9:
+                point = point._replace(cache_mib=None)
             points.append(point)
     return points
 
@@ -205,5 +232,7 @@ def points_of_result(result: Any, model: str) -> list[dict[str, Any]]:
         speed, read = measured.get("decode_tokens_per_s"), measured.get("nvme_bytes")
         if measured.get("complete") and tokens and speed and read is not None:
             path = "cache" if (measured.get("cache_info") or {}).get("mode") == "cache" else "mmap"
-            found.append({"decode_tokens_per_s": speed, "mib_per_token": read / MIB / tokens, "path": path})
+            entry = {"decode_tokens_per_s": speed, "mib_per_token": read / MIB / tokens, "path": path}
+            delivered = (measured.get("cache_info") or {}).get("delivered_bytes")
+            found.append(entry | ({"cache_mib": delivered / MIB} if path == "cache" and delivered else {}))
     return found

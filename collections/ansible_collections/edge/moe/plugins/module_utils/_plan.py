@@ -439,9 +439,16 @@ class _Planner:
     def _estimate(self, decision: str, floor: bool, fixed: int, cache_mib: int) -> dict[str, Any]:
         gguf = self.gguf
         dense, experts, cycle = (int(gguf[key]) for key in ("dense_bytes", "experts_total_bytes", "cycle_bytes"))
-        read = _estimate.mib_per_token(
-            decision, experts > 0 and cycle > 0, cycle, experts, dense, cache_mib * MIB, self.total - fixed
-        )
+        is_moe = experts > 0 and cycle > 0
+
+        def reads(cache_bytes: float) -> float:
+            return _estimate.mib_per_token(
+                decision, is_moe, cycle, experts, dense, int(cache_bytes), self.total - fixed
+            )
+
+        read = reads(cache_mib * MIB)
+        if decision == "cache":
+            read *= _estimate.reads_scale(self.points, cache_mib, lambda size: reads(size * MIB))
         gpu_board = self.jetson.get("board") if self.cuda else None
         return _estimate.estimate(decision, read, (dense + cycle) / MIB, floor, gpu_board, self.points)
 

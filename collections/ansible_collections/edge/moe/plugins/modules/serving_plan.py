@@ -46,8 +46,9 @@ options:
   measurements:
     description:
       - >-
-        What this board has measured with this model, each with C(decode_tokens_per_s), C(mib_per_token) read and
-        C(path) (V(cache) or V(mmap)). With any, the estimate is made from them and not from the published line.
+        What this board has measured with this model, each with C(decode_tokens_per_s), C(mib_per_token) read,
+        C(path) (V(cache) or V(mmap)) and, if known, C(cache_mib). With any, the estimate is made from them and not from
+        the published line.
     type: list
     elements: dict
     default: []

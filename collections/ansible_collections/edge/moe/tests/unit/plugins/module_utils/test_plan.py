@@ -207,11 +207,12 @@ def test_a_resident_model_is_guessed_from_the_memory() -> None:
 
 
 def test_what_verify_measured_becomes_points() -> None:
+    cache_info = {"mode": "cache", "delivered_bytes": 7 * MIB}
     side = {"complete": True, "decode_tokens_per_s": 4.0, "nvme_bytes": 100 * MIB, "requests": [{"n_decoded": 10}] * 2}
-    result = {"model": "m.gguf", "reference": side, "served": {**side, "cache_info": {"mode": "cache"}}}
+    result = {"model": "m.gguf", "reference": side, "served": {**side, "cache_info": cache_info}}
     assert _estimate.points_of_result(result, "m.gguf") == [
         {"decode_tokens_per_s": 4.0, "mib_per_token": 5.0, "path": "mmap"},
-        {"decode_tokens_per_s": 4.0, "mib_per_token": 5.0, "path": "cache"},
+        {"decode_tokens_per_s": 4.0, "mib_per_token": 5.0, "path": "cache", "cache_mib": 7.0},
     ]
     assert _estimate.points_of_result(result, "other.gguf") == []
     assert _estimate.points_of_result({"model": "m.gguf", "served": {"complete": False}}, "m.gguf") == []
@@ -246,6 +247,22 @@ def test_own_measurements_win() -> None:
 )
 def test_measurements_that_are_none_change_nothing(odd: list[Any]) -> None:
     assert _plan.make_plan(QWEN35B, ORIN_NANO, {}, {}, odd)["estimate"]["basis"] == "published"
+
+
+def test_reads_follow_what_caches_of_this_board_have_read() -> None:
+    points = [
+        _estimate.Point(1, 300, "cache", 100),
+        _estimate.Point(1, 50, "cache", 300),
+        _estimate.Point(1, 9, "mmap"),
+    ]
+
+    def scale(size: float) -> float:
+        return _estimate.reads_scale(points, size, lambda _size: 100.0)
+
+    assert [scale(size) for size in (50, 100, 200, 300, 900)] == pytest.approx([3.0, 3.0, 1.75, 0.5, 0.5])
+    assert _estimate.reads_scale([], 100, lambda _size: 100.0) == 1.0
+    measured = [{"decode_tokens_per_s": 4, "mib_per_token": 444, "path": "cache", "cache_mib": 2268}]
+    assert _plan.make_plan(QWEN35B, ORIN_NANO, {}, {}, measured)["estimate"]["mib_per_token"] == 444
 
 
 def test_a_line_that_falls_does_not_make_reading_faster_than_not() -> None:
