@@ -79,7 +79,7 @@ options:
 """
 
 EXAMPLES = r"""
-# fleet.boards.yml: all boards of two shelves and one with a name
+# fleet.boards.yml: all boards of two shelves and one with a name, asked at most once an hour
 plugin: edge.moe.boards
 user: jetson
 hosts:
@@ -87,15 +87,12 @@ hosts:
   - 192.0.2.101-120
   - {name: kitchen, address: 192.0.2.11}
 exclude: [192.0.2.17]
-
-# the same, asked at most once an hour, with a group of one's own
----
-plugin: edge.moe.boards
-hosts: [192.0.2.16/28]
+# a board that has answered is remembered for an hour
 cache: true
 cache_plugin: ansible.builtin.jsonfile
 cache_connection: ~/.cache/edge-moe/inventory
 cache_timeout: 3600
+# a group of one's own
 groups:
   old_release: edge_moe_probe.l4t is not none and edge_moe_probe.l4t is version('36.4.4', '<')
 """
