@@ -15,7 +15,8 @@ description:
     C(other) holds machines that are no Jetson, and C(unreachable) those that gave no answer, each with the reason in
     C(edge_moe_probe).
   - A host key has to be known already; one that is not is refused and never learnt.
-  - Variables in C(host_vars) and C(group_vars) beside the inventory win over what the plugin sets.
+  - Variables in C(host_vars) and C(group_vars) beside the inventory win over what the plugin sets. They are read after
+    the boards were asked, so a port or user that the question itself needs stands in O(hosts).
   - With a cache (see O(cache)) a board that has answered is not asked again until the cache expires; one that has not
     is asked each time.
 author:

@@ -113,7 +113,8 @@ def expand(
             addressed = addresses(str(entry.get("address") or name), limit)
             if len(addressed) != 1 or not _HOST_NAME.match(name.replace(":", "_")):
                 raise TargetError(f"{entry!r} must name one host by one address")
-            made = [Target(name, addressed[0], _port(entry.get("port", port), entry), entry.get("user") or user)]
+            login = str(entry["user"]) if entry.get("user") else user
+            made = [Target(name, addressed[0], _port(entry.get("port", port), entry), login)]
         elif isinstance(entry, str):
             made = [Target(address, address, port, user) for address in addresses(entry, limit)]
         else:

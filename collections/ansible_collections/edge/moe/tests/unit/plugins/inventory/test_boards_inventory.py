@@ -72,6 +72,8 @@ def write(fleet: Fleet, **options: Any) -> Path:
         "private_key_file": str(fleet.folder / "user_key"),
         "known_hosts": [str(fleet.known_hosts)],
         "timeout": 4,
+        "groups": {"old": "edge_moe_probe.l4t is version('36.5.0', '<')"},
+        "compose": {"shelf": "'left' if edge_moe_probe.jetson else 'right'"},
     }
     source.write_text(yaml.safe_dump({**settings, **options}))
     return source
@@ -90,11 +92,13 @@ def test_groups_and_a_reason_for_each_that_gave_no_answer(fleet: Fleet) -> None:
         "memory_8gb": ["nano"],
         "memory_64gb": [AGX],
         "other": [PI],
+        "old": [AGX, "nano"],
         "unreachable": [WRONG_KEY, NEW_KEY, MUTE, ODD, DEAD],
     }
     variables = listed["_meta"]["hostvars"]
     assert variables["nano"]["ansible_host"] == NANO
     assert variables["nano"]["ansible_user"] == "someone"
+    assert (variables["nano"]["shelf"], variables[PI]["shelf"]) == ("left", "right")
     assert variables[AGX]["ansible_user"] == "jetson"
     assert variables["nano"]["edge_moe_probe"]["jetpack"] == "6.2.1"
     said = {name: variables[name]["edge_moe_probe"]["reason"] for name in members["unreachable"]}
