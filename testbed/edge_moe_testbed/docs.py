@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.check:
         for path in stale:
             print(
-                f"{path.relative_to(PROJECT)} is not what its module says: run edge-moe-testbed docs", file=sys.stderr
+                f"{path.relative_to(PROJECT)} is not what its module says: run make docs", file=sys.stderr
             )
         return 1 if stale else 0
     for path, text in pages():
@@ -111,7 +111,7 @@ def page(name: str, strings: Mapping[str, str], output: str | None) -> str:
     fragments = documentation.get("extends_documentation_fragment") or []
     lines = [
         "<!-- SPDX-License-Identifier: GPL-3.0-or-later -->",
-        "<!-- Generated from the plugin's own documentation by `edge-moe-testbed docs`. -->",
+        "<!-- Generated from the plugin's own documentation by `make docs`. -->",
         f"# edge.moe.{name}",
         "",
         plain(str(documentation["short_description"])) + ".",

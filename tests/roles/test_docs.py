@@ -12,7 +12,7 @@ from edge_moe_testbed import docs
 @pytest.mark.parametrize("path", [path for path, _text in docs.pages()], ids=lambda path: path.stem)
 def test_page_is_what_its_plugin_says(path: docs.Path) -> None:
     text = dict(docs.pages())[path]
-    assert path.read_text() == text, "run .venv/bin/python -m edge_moe_testbed docs"
+    assert path.read_text() == text, "run make docs"
     assert "## Output" in text, f"record what it prints in docs/modules/output/{path.stem}.txt"
 
 

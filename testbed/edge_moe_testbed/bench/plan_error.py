@@ -64,7 +64,7 @@ def measure() -> Figure:
     device = harness.block_device(model)
     sizes = [int(LARGEST_MIB * share) for share in SHARES]
     rounds: list[dict[int, dict[str, Any]]] = []
-    with harness.memory_limit("edge-moe-bench", LIMIT_BYTES) as limit:
+    with harness.memory_limit("edge-moe-plan-error", LIMIT_BYTES) as limit:
         for number in range(ROUNDS):
             # Every other round goes the other way, so that no size always follows the same one.
             order = sizes if number % 2 == 0 else sizes[::-1]
