@@ -37,9 +37,7 @@ def run(args: argparse.Namespace) -> int:
     stale = [path for path, text in pages() if not path.exists() or path.read_text() != text]
     if args.check:
         for path in stale:
-            print(
-                f"{path.relative_to(PROJECT)} is not what its module says: run make docs", file=sys.stderr
-            )
+            print(f"{path.relative_to(PROJECT)} is not what its module says: run make docs", file=sys.stderr)
         return 1 if stale else 0
     for path, text in pages():
         path.write_text(text)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import statistics
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.edge.moe.plugins.module_utils import _gguf, _plan
@@ -31,10 +32,14 @@ PROMPT_IDS = ("en-1", "ko-1")
 GOAL = 0.20
 
 
-def decode_at(
-    root: Any, model: Any, device: Any, cache_mib: int, limit: harness.MemoryLimit, texts: list[str]
-) -> dict[str, Any]:
-    """Decode tokens a second and MiB read for each token at one cache size."""
+def own_reads(server: harness.Server) -> int:
+    """Bytes that the server itself has had read from drives, whatever else the machine does."""
+    lines = Path(f"/proc/{server.process.pid}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
+
+
+def decode_at(root: Path, model: Path, cache_mib: int, limit: harness.MemoryLimit, texts: list[str]) -> dict[str, Any]:
+    """Decode tokens a second, and MiB that a token reads: what a long answer reads beyond one of a single token."""
     threads = os.cpu_count() or 2
     harness.drop_page_cache(model)
     log = bench_dir() / "log" / f"plan_error-{cache_mib}.log"
@@ -44,14 +49,17 @@ def decode_at(
         server.complete(texts[0], N_PREDICT)
         speeds, read, decoded = [], 0, 0
         for text in texts:
-            before = harness.bytes_read(device)
+            marks = [own_reads(server)]
+            server.complete(text, 1)
+            marks.append(own_reads(server))
             answer = server.complete(text, N_PREDICT)
-            read += harness.bytes_read(device) - before
+            marks.append(own_reads(server))
+            read += max(0, (marks[2] - marks[1]) - (marks[1] - marks[0]))
             speeds.append(answer["timings"]["predicted_per_second"])
-            decoded += answer["timings"]["predicted_n"]
+            decoded += answer["timings"]["predicted_n"] - 1
         if "edge-moe: cache on" not in server.log_text():
             raise BenchError(f"the cache of {cache_mib} MiB is not on, so this run measures something else: {log}")
-    return {"decode_tokens_per_s": statistics.mean(speeds), "mib_per_token": read / 2**20 / decoded, "path": "cache"}
+    return {"decode_tokens_per_s": statistics.mean(speeds), "mib_per_token": read / 2**20 / decoded}
 
 
 def measure() -> Figure:
@@ -61,14 +69,13 @@ def measure() -> Figure:
     model = models.ensure_moe("bench-moe", models.BENCH)
     header = _gguf.info_from_path(str(model))
     texts = [prompts()[name] for name in PROMPT_IDS]
-    device = harness.block_device(model)
     sizes = [int(LARGEST_MIB * share) for share in SHARES]
     rounds: list[dict[int, dict[str, Any]]] = []
     with harness.memory_limit("edge-moe-plan-error", LIMIT_BYTES) as limit:
         for number in range(ROUNDS):
             # Every other round goes the other way, so that no size always follows the same one.
             order = sizes if number % 2 == 0 else sizes[::-1]
-            rounds.append({size: decode_at(root, model, device, size, limit, texts) for size in order})
+            rounds.append({size: decode_at(root, model, size, limit, texts) for size in order})
             print(f"  round {number + 1}/{ROUNDS}: {rounds[-1]}", flush=True)
     measured = {
         size: {

@@ -220,6 +220,15 @@ def estimate(
     }
 
 
+def _decode_reads(counters: dict[str, Any], drive_bytes: int) -> float:
+    """Bytes that decoding read, without those of the prompts, as far as the cache's own counters tell them apart."""
+    misses, read = counters.get("misses") or {}, counters.get("read_bytes")
+    decode, prefill = misses.get("decode"), misses.get("prefill")
+    if read is None or decode is None or prefill is None or decode + prefill == 0:
+        return float(drive_bytes)
+    return float(read) * decode / (decode + prefill)
+
+
 def points_of_result(result: Any, model: str) -> list[dict[str, Any]]:
     """Measurements for a plan, from a result file of the verify role; none if it is of another model or incomplete."""
     found: list[dict[str, Any]] = []
@@ -232,6 +241,8 @@ def points_of_result(result: Any, model: str) -> list[dict[str, Any]]:
         speed, read = measured.get("decode_tokens_per_s"), measured.get("nvme_bytes")
         if measured.get("complete") and tokens and speed and read is not None:
             path = "cache" if (measured.get("cache_info") or {}).get("mode") == "cache" else "mmap"
+            if path == "cache":
+                read = _decode_reads(measured.get("cache") or {}, read)
             entry = {"decode_tokens_per_s": speed, "mib_per_token": read / MIB / tokens, "path": path}
             delivered = (measured.get("cache_info") or {}).get("delivered_bytes")
             found.append(entry | ({"cache_mib": delivered / MIB} if path == "cache" and delivered else {}))

@@ -173,13 +173,28 @@ class _Planner:
             gpu_layers, reason = 99, "all layers run on the GPU, which shares the board's memory."
         else:
             gpu_layers, reason = 0, "no CUDA was found on this board, so everything runs on the CPU."
-        self.n_gpu_layers = self.choose("n_gpu_layers", gpu_layers, reason)
+        self.n_gpu_layers = self.choose(
+            "n_gpu_layers",
+            gpu_layers,
+            reason,
+            "The layers that are left out are computed on the CPU, at its speed."
+            if overrides.get("n_gpu_layers", gpu_layers) < gpu_layers
+            else "",
+        )
         if self.n_gpu_layers > 0 and not self.cuda:
             raise PlanError(
                 f"override n_gpu_layers is {self.n_gpu_layers} and the board has no CUDA (jetson.cuda is null): "
                 "install the JetPack packages first, or leave it at 0"
             )
-        parallel = self.choose("parallel", 1, "one stream: each further one takes memory and shares the same drive.")
+        state = int(gguf.get("recurrent_bytes") or 0)
+        parallel = self.choose(
+            "parallel",
+            1,
+            "one stream: each further one takes memory and shares the same drive.",
+            "The slots share the context"
+            + (f", and each keeps {mib(state)} of state." if state else ".")
+            + (" Streams that decode at once ask for different experts." if is_moe else ""),
+        )
         trained = int(gguf.get("context_train") or CONTEXT_DEFAULT)
         wanted = min(CONTEXT_DEFAULT, trained)
         context = wanted
@@ -227,12 +242,31 @@ class _Planner:
             "threads",
             threads,
             reason,
-            "More compute threads than cores halve a cache's speed."
-            if decision == "cache" and overrides.get("threads", 0) > self.cores
-            else "",
+            self._threads_consequence(decision, overrides.get("threads", 0), threads),
         )
-        io_depth = self.choose("io_depth", IO_DEPTH, "four readers were best on a Jetson; six or more lost a quarter.")
-        read_kib = self.choose("read_kib", READ_KIB, "large reads beat small ones wherever the drive allows them.")
+        unused = "" if decision == "cache" else "Only a cache reads this way, so it changes nothing here."
+        io_depth = self.choose(
+            "io_depth",
+            IO_DEPTH,
+            "four readers were best on a Jetson; six or more lost a quarter.",
+            unused
+            or (
+                "More readers take cores from those that compute."
+                if overrides.get("io_depth", 0) > IO_DEPTH
+                else "Fewer reads are in flight, which a drive with queues does not fill."
+            ),
+        )
+        read_kib = self.choose(
+            "read_kib",
+            READ_KIB,
+            "large reads beat small ones wherever the drive allows them.",
+            unused
+            or (
+                "One read then spans more than one piece of an expert can use."
+                if overrides.get("read_kib", 0) > READ_KIB
+                else "Each expert takes more reads."
+            ),
+        )
         read_ahead_kb = self.choose(
             "read_ahead_kb",
             READ_AHEAD_KB[decision],
@@ -424,6 +458,14 @@ class _Planner:
             self.reasons["cache_mib"] = f"set by an override; the plan had {planned_mib}: {consequence}"
         return decision, why, round(cycles, 2), cache_mib
 
+    def _threads_consequence(self, decision: str, asked: int, planned: int) -> str:
+        if decision == "mmap":
+            return "Fewer threads are fewer reads in flight." if asked < planned else "Each thread costs a switch."
+        if asked > self.cores:
+            worse = "halve a cache's speed" if decision == "cache" else "wait for one another"
+            return f"More compute threads than cores {worse}."
+        return "Some cores stay idle." if asked < planned else "They take cores from the readers."
+
     def _context_max(self, decision: str, context: int, parallel: int, cache_mib: int) -> int:
         """The longest context for which this decision still fits, at least the one that was chosen."""
         per_token = int(self.gguf["kv_bytes_per_token"])
@@ -531,4 +573,14 @@ def make_plan(
     measurements: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """The plan, the same for the same arguments. Raises PlanError with the arithmetic."""
-    return _Planner(gguf, jetson, devfreq or {}, overrides or {}, measurements).plan()
+    plan = _Planner(gguf, jetson, devfreq or {}, overrides or {}, measurements).plan()
+    estimate = plan["estimate"]
+    estimate["without_overrides"] = None
+    if plan["overridden"]:
+        try:
+            own = _Planner(gguf, jetson, devfreq or {}, {}, measurements).plan()["estimate"]["tokens_per_s"]
+        except PlanError:
+            return plan
+        estimate["without_overrides"] = own
+        estimate["sentence"] += f" Without the overrides it would be {own:.1f}."
+    return plan

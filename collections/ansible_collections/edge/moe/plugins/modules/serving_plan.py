@@ -138,8 +138,8 @@ plan:
     estimate:
       description: >-
         Decode speed as C(tokens_per_s) between C(low) and C(high), from C(fixed_ms) and C(ms_per_mib) for each of
-        C(mib_per_token). C(basis) is V(published), V(measured), or V(bandwidth) for
-        a resident model that has not been measured, and C(sentence) says it all.
+        C(mib_per_token). C(basis) is V(published), V(measured), or V(bandwidth) for a resident model that has not been
+        measured. C(without_overrides) is the speed of the plan's own choice, and C(sentence) says it all.
       returned: always
       type: dict
     would_change:

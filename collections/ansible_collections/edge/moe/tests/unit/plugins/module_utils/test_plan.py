@@ -209,11 +209,14 @@ def test_a_resident_model_is_guessed_from_the_memory() -> None:
 def test_what_verify_measured_becomes_points() -> None:
     cache_info = {"mode": "cache", "delivered_bytes": 7 * MIB}
     side = {"complete": True, "decode_tokens_per_s": 4.0, "nvme_bytes": 100 * MIB, "requests": [{"n_decoded": 10}] * 2}
-    result = {"model": "m.gguf", "reference": side, "served": {**side, "cache_info": cache_info}}
+    result: dict[str, Any] = {"model": "m.gguf", "reference": side, "served": {**side, "cache_info": cache_info}}
     assert _estimate.points_of_result(result, "m.gguf") == [
         {"decode_tokens_per_s": 4.0, "mib_per_token": 5.0, "path": "mmap"},
         {"decode_tokens_per_s": 4.0, "mib_per_token": 5.0, "path": "cache", "cache_mib": 7.0},
     ]
+    # prompts miss as well, and their reads are not those of a token
+    result["served"]["cache"] = {"misses": {"decode": 30, "prefill": 10}, "read_bytes": 80 * MIB}
+    assert _estimate.points_of_result(result, "m.gguf")[1]["mib_per_token"] == 3.0
     assert _estimate.points_of_result(result, "other.gguf") == []
     assert _estimate.points_of_result({"model": "m.gguf", "served": {"complete": False}}, "m.gguf") == []
     assert _estimate.points_of_result("odd", "m.gguf") == []
@@ -312,6 +315,37 @@ def test_an_override_wins_and_tells_what_it_means() -> None:
     assert made["reasons"]["threads"].startswith("set by an override; the plan had 4")
     assert "lowest clock" in made["reasons"]["floor"]
     assert made["overridden"] == ["cache_mib", "context", "extra_args", "floor", "threads"]
+
+
+@pytest.mark.parametrize(
+    ("gguf", "overrides", "key", "says"),
+    [
+        (QWEN35B, {"parallel": 2}, "parallel", "each keeps 62.8 MiB of state"),
+        (QWEN35B, {"io_depth": 8}, "io_depth", "take cores from those that compute"),
+        (QWEN35B, {"io_depth": 1}, "io_depth", "Fewer reads are in flight"),
+        (QWEN35B, {"read_kib": 64}, "read_kib", "takes more reads"),
+        (QWEN9B, {"read_kib": 64}, "read_kib", "changes nothing here"),
+        (QWEN35B, {"threads": 12}, "threads", "halve a cache's speed"),
+        (QWEN35B, {"threads": 2}, "threads", "stay idle"),
+        (QWEN9B, {"threads": 12}, "threads", "wait for one another"),
+        (GPT_OSS_20B, {"threads": 2}, "threads", "fewer reads in flight"),
+        (QWEN35B, {"n_gpu_layers": 0}, "n_gpu_layers", "on the CPU, at its speed"),
+        (QWEN35B, {"read_ahead_kb": 8192}, "read_ahead_kb", "13 times slower"),
+        (QWEN35B, {"context": 8192}, "context", "8192 tokens take 222.8 MiB"),
+    ],
+)
+def test_each_override_states_what_it_means(
+    gguf: dict[str, Any], overrides: dict[str, Any], key: str, says: str
+) -> None:
+    assert says in plan(gguf, **overrides)["reasons"][key]
+
+
+def test_the_speed_is_compared_with_the_plan_s_own() -> None:
+    own = plan(QWEN35B)["estimate"]
+    assert own["without_overrides"] is None
+    slower = plan(QWEN35B, decision="mmap", floor=False)["estimate"]
+    assert slower["without_overrides"] == own["tokens_per_s"] > slower["tokens_per_s"]
+    assert slower["sentence"].endswith("Without the overrides it would be 4.7.")
 
 
 def test_empty_overrides_change_nothing() -> None:
