@@ -100,6 +100,10 @@ test-board: build ## the virtual board: Molecule scenario virtual_jetson, all st
 bench: build ## all benchmarks into build/bench/*.json and one table (NAME=x runs one)
 	@$(TESTBED) bench $(NAME)
 
+.PHONY: docs
+docs: setup ## a page for each module into docs/modules, from its own documentation
+	@$(TESTBED) docs
+
 .PHONY: collection
 collection: setup ## the Galaxy archive, native sources inside, into build/
 	@rm -rf build/collection && mkdir -p build/collection

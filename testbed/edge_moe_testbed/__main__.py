@@ -14,6 +14,7 @@ COMMANDS = {
     "model": "edge_moe_testbed.models",
     "source": "edge_moe_testbed.source",
     "bench": "edge_moe_testbed.bench",
+    "docs": "edge_moe_testbed.docs",
 }
 
 

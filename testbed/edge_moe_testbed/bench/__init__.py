@@ -21,6 +21,8 @@ BENCHES = (
     "floor_memory_mib",
     "floor_idle_cpu",
     "floor_call_us",
+    "health_fleet",
+    "plan_error",
 )
 
 

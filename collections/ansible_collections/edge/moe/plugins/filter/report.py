@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.edge.moe.plugins.module_utils import _report
+from ansible_collections.edge.moe.plugins.module_utils import _estimate, _health, _report
 
 
 def systemd_quote(value: Any) -> str:
@@ -20,10 +20,18 @@ def systemd_quote(value: Any) -> str:
     return f'"{text}"' if text == "" or any(character in text for character in " \t'\"\\;") else text
 
 
+def health_table(looks: dict[str, Any]) -> str:
+    """One line for each board; a board without a result did not answer."""
+    return _health.table({host: look["line"] if look else None for host, look in looks.items()})
+
+
 class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
             "report_table": _report.render,
+            "plan_measurements": _estimate.points_of_result,
+            "plan_table": _report.plan_table,
             "plan_text": _report.plan_lines,
+            "health_table": health_table,
             "systemd_quote": systemd_quote,
         }

@@ -22,8 +22,54 @@ THRASHING_HIT_SHARE = 0.25
 # Too few lookups to judge: the cache starts empty, so the first tokens are all misses.
 JUDGED_LOOKUPS = 2000
 PHASES = ("decode", "prefill")
+# The kernel's boot time is rounded to a second and moves when the clock is set.
+CLOCK_SLACK_S = 5.0
 # Worst first: the verdict of a machine is that of its worst running server.
 SEVERITY = ("inert", "thrashing", "below_cycle", "stale", "off", "healthy")
+
+
+def _ratio(part: float | None, whole: float | None, digits: int = 3) -> float | None:
+    return None if part is None or not whole else round(part / whole, digits)
+
+
+def since(server: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any] | None:
+    """What one server did between two looks at it; None when it is another process, or has done nothing to compare.
+
+    `stall_share` is seconds waited over seconds passed: 1 means that one compute thread waited all the time.
+    """
+    if earlier.get("pid") != server["pid"]:
+        return None
+
+    def change(now: Any, then: Any) -> Any:
+        return None if now is None or then is None else now - then
+
+    def phase(name: str) -> dict[str, Any]:
+        then = earlier.get(name) or {}
+        return {key: change(server[name][key], then.get(key)) for key in PHASES}
+
+    seconds = change(server["updated"], earlier.get("updated"))
+    tokens = change(server["decode_tokens"], earlier.get("decode_tokens"))
+    hits, misses = phase("hits"), phase("misses")
+    read, stall = (
+        change(server["read_bytes"], earlier.get("read_bytes")),
+        change(server["stall_seconds"], earlier.get("stall_seconds")),
+    )
+    counted = [seconds, tokens, read, stall, *hits.values(), *misses.values()]
+    # A counter that went back belongs to another process of the same number.
+    if seconds is None or any(value is not None and value < 0 for value in counted):
+        return None
+    lookups = None if hits["decode"] is None or misses["decode"] is None else hits["decode"] + misses["decode"]
+    return {
+        "seconds": round(seconds, 3),
+        "decode_tokens": tokens,
+        "hits": hits,
+        "misses": misses,
+        "read_bytes": read,
+        "errors": change(server["errors"], earlier.get("errors")),
+        "hit_share": _ratio(hits["decode"], lookups),
+        "bytes_per_token": _ratio(read, tokens, 0),
+        "stall_share": _ratio(stall, seconds),
+    }
 
 
 def server_from_text(text: str, pid: int) -> dict[str, Any]:
@@ -95,6 +141,24 @@ def judge(server: dict[str, Any], running: bool) -> tuple[str, str]:
     return "healthy", seen
 
 
+def _started(host: Host, pid: int) -> float | None:
+    """When a process began, in seconds since 1970; None when it is not there or does not say."""
+    # The name in brackets may hold anything, brackets too: fields are counted from the last one.
+    fields = (host.read_text(f"/proc/{pid}/stat", 4096) or "").rpartition(")")[2].split()
+    boot = re.search(r"^btime (\d{1,12})$", host.read_text("/proc/stat") or "", re.MULTILINE)
+    if boot is None or len(fields) < 20 or not fields[19].isdigit():
+        return None
+    return int(boot.group(1)) + int(fields[19]) / host.ticks_per_s()
+
+
+def is_running(host: Host, pid: int, updated: float | None) -> bool:
+    """Whether the process that wrote the file is there: one that began after the file has only the same number."""
+    if not host.exists(f"/proc/{pid}"):
+        return False
+    started = _started(host, pid)
+    return started is None or updated is None or started <= updated + CLOCK_SLACK_S
+
+
 def summarise(servers: list[dict[str, Any]]) -> tuple[str, str]:
     """Verdict of the machine: that of its worst running server; files of dead ones count only when none runs."""
     running = [server for server in servers if server["running"]]
@@ -105,7 +169,9 @@ def summarise(servers: list[dict[str, Any]]) -> tuple[str, str]:
     return worst["verdict"], f"process {worst['pid']}: {worst['explanation']}"
 
 
-def gather(host: Host, now: float | None = None) -> dict[str, Any]:
+def gather(host: Host, now: float | None = None, earlier: dict[str, Any] | None = None) -> dict[str, Any]:
+    """All servers and the machine's verdict; `earlier` is what this function returned before, for the changes since."""
+    before = {entry.get("pid"): entry for entry in (earlier or {}).get("servers") or [] if isinstance(entry, dict)}
     now = time.time() if now is None else now
     warnings: list[str] = []
     servers: list[dict[str, Any]] = []
@@ -122,10 +188,14 @@ def gather(host: Host, now: float | None = None) -> dict[str, Any]:
         if bad:
             warnings.append(f"{HEALTH_DIR}/{name}: {bad} lines are not in the Prometheus text format")
         server = server_from_text(text, pid)
-        updated = server.pop("updated")
-        server["running"] = host.exists(f"/proc/{pid}")
+        updated = server["updated"]
+        server["running"] = is_running(host, pid, updated)
         server["updated_s_ago"] = None if updated is None else round(max(0.0, now - updated), 1)
         server["verdict"], server["explanation"] = judge(server, server["running"])
+        lookups = (server["hits"]["decode"] or 0) + (server["misses"]["decode"] or 0)
+        server["hit_share"] = _ratio(server["hits"]["decode"], lookups)
+        server["bytes_per_token"] = _ratio(server["read_bytes"], server["decode_tokens"], 0)
+        server["since_earlier"] = since(server, before.get(pid, {}))
         if server["errors"]:
             warnings.append(f"process {pid}: {server['errors']} reads failed")
         servers.append(server)

@@ -587,6 +587,20 @@ def recurrent_bytes(values: dict[str, Any], architecture: str, layers: int) -> i
     return row * 4 * len(_recurrent_layers(values, architecture, layers))
 
 
+def expert_layout(experts: dict[tuple[int, str], tuple[int, int]]) -> list[dict[str, Any]]:
+    """Bytes of one expert by layer and kind; neighbouring layers that are alike share an entry."""
+    by_layer: dict[int, dict[str, int]] = {}
+    for (layer, kind), (size, count) in sorted(experts.items()):
+        by_layer.setdefault(layer, {})[kind] = size // count
+    runs: list[dict[str, Any]] = []
+    for layer, kinds in by_layer.items():
+        if runs and runs[-1]["last_layer"] == layer - 1 and runs[-1]["kinds"] == kinds:
+            runs[-1]["last_layer"] = layer
+        else:
+            runs.append({"first_layer": layer, "last_layer": layer, "kinds": kinds})
+    return runs
+
+
 def summarise(name: str, headers: list[Header], shards: dict[str, Any]) -> dict[str, Any]:
     """The facts a plan needs, from the headers of all shards that are there."""
     first = headers[0]
@@ -645,6 +659,7 @@ def summarise(name: str, headers: list[Header], shards: dict[str, Any]) -> dict[
         "experts_used": _per_layer(used_all, 0, 0) if experts else 0,
         "moe_layers": moe_layers,
         "expert_bytes": max(by_layer.values(), default=0),
+        "expert_layout": expert_layout(experts),
         "cycle_bytes": cycle,
         "experts_total_bytes": experts_total,
         "dense_bytes": tensor_bytes - experts_total,

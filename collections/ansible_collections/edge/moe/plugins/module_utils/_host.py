@@ -166,3 +166,9 @@ class Host:
 
     def cpu_count(self) -> int:
         return os.cpu_count() or 1
+
+    def ticks_per_s(self) -> int:
+        return os.sysconf("SC_CLK_TCK")
+
+    def page_bytes(self) -> int:
+        return os.sysconf("SC_PAGE_SIZE")

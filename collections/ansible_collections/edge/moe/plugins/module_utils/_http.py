@@ -108,8 +108,7 @@ def open_range(
     With `validator` (an ETag or date from an earlier answer) the server sends the whole file if it has changed since.
     """
     check_url(url)
-    # check_url has let nothing but http and https through.
-    request = urllib.request.Request(  # noqa: S310
+    request = urllib.request.Request(  # noqa: S310 - check_url has let nothing but http and https through
         quoted(url), headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
     )
     if start > 0 or end is not None:

@@ -12,8 +12,8 @@ import os
 import re
 from typing import Any
 
-from ansible_collections.edge.moe.plugins.module_utils import _prometheus
-from ansible_collections.edge.moe.plugins.module_utils._devfreq import Sysfs
+from ansible_collections.edge.moe.plugins.module_utils import _power, _prometheus, _sensors
+from ansible_collections.edge.moe.plugins.module_utils._devfreq import Node, Sysfs
 from ansible_collections.edge.moe.plugins.module_utils._host import Host, decode
 
 # The device tree's `compatible` list is the only name of a board that carriers and modules do not get wrong.
@@ -124,35 +124,6 @@ def parse_packages(text: str) -> dict[str, tuple[str, str]]:
     return packages
 
 
-def parse_nvpmodel_query(text: str) -> dict[str, Any] | None:
-    """Name and id of the power mode from `nvpmodel -q`; other lines may stand before, between and after."""
-    name: str | None = None
-    for raw in text.splitlines():
-        line = raw.strip()
-        match = re.search(r"NV Power Mode\s*:\s*(\S+)", line, re.IGNORECASE)
-        if match:
-            name = match.group(1)
-        elif name is not None and re.fullmatch(r"\d{1,3}", line):
-            return {"name": name, "id": int(line)}
-    return None if name is None else {"name": name, "id": None}
-
-
-def parse_nvpmodel_status(text: str) -> int | None:
-    """The mode id that nvpmodel last stored: `pmode:0002 fmode:fan_mode_quiet`."""
-    match = re.search(r"\bpmode\s*:\s*(\d{1,6})\b", text)
-    return int(match.group(1)) if match else None
-
-
-def parse_nvpmodel_conf(text: str) -> dict[int, str]:
-    """Mode id to name, from the `< POWER_MODEL ID=2 NAME=MAXN_SUPER >` lines of nvpmodel.conf."""
-    names: dict[int, str] = {}
-    for line in text.splitlines():
-        match = re.search(r"<\s*POWER_MODEL\s+ID=(\d{1,4})\s+NAME=([^\s>]+)", line)
-        if match and not line.lstrip().startswith("#"):
-            names[int(match.group(1))] = match.group(2)
-    return names
-
-
 def parse_meminfo(text: str) -> dict[str, int]:
     """Bytes by name, from /proc/meminfo."""
     values: dict[str, int] = {}
@@ -235,7 +206,7 @@ def parse_cgroup_version(mounts: str) -> int | None:
     return version
 
 
-def _nvme_devices(host: Host) -> list[dict[str, Any]]:
+def _nvme_devices(host: Host, warnings: list[str]) -> list[dict[str, Any]]:
     devices: list[dict[str, Any]] = []
     for name in host.entries("/sys/block"):
         # nvme0c0n1 is one path of a multipath device, which is listed under its own name.
@@ -244,6 +215,7 @@ def _nvme_devices(host: Host) -> list[dict[str, Any]]:
         base = f"/sys/block/{name}"
         sectors = host.read_int(f"{base}/size")
         scheduler = host.read_text(f"{base}/queue/scheduler", 1024)
+        controller = name[: name.rindex("n")]
         devices.append(
             {
                 "name": name,
@@ -252,38 +224,21 @@ def _nvme_devices(host: Host) -> list[dict[str, Any]]:
                 "size_bytes": None if sectors is None else sectors * 512,
                 "read_ahead_kb": host.read_int(f"{base}/queue/read_ahead_kb"),
                 "scheduler": None if scheduler is None else parse_scheduler(scheduler),
+                "health": _sensors.nvme_health(host, controller, warnings),
             }
         )
     return devices
 
 
-def _jetson_clocks(host: Host) -> bool | None:
+def _jetson_clocks(host: Host, gpu_nodes: list[Node]) -> bool | None:
     """Whether someone pinned the GPU clock. Our own floor also lifts the minimum, and is no pin."""
-    nodes = [node for node in Sysfs(host.root).gpu_nodes() if node.min_hz is not None and node.max_hz is not None]
+    nodes = [node for node in gpu_nodes if node.min_hz is not None and node.max_hz is not None]
     if not nodes:
         return None
     if not any(node.pinned for node in nodes):
         return False
     floor = _prometheus.parse(host.read_text("/run/edge-moe/clock-floor.prom") or "")
     return _prometheus.value(floor.samples, "edge_moe_clock_floor_raised") != 1
-
-
-def _power_mode(host: Host, warnings: list[str]) -> dict[str, Any] | None:
-    answer = host.command(["nvpmodel", "-q"])
-    mode = parse_nvpmodel_query(answer.stdout + "\n" + answer.stderr) if answer.problem is None else None
-    if mode is not None and mode["id"] is not None:
-        return mode
-    stored = parse_nvpmodel_status(host.read_text("/var/lib/nvpmodel/status", 4096) or "")
-    names = parse_nvpmodel_conf(host.read_text("/etc/nvpmodel.conf") or "")
-    if mode is not None:
-        ids = [key for key, name in names.items() if name == mode["name"]]
-        return {"name": mode["name"], "id": ids[0] if len(ids) == 1 else stored}
-    why = answer.problem or "printed no power mode"
-    if stored is None:
-        warnings.append(f"power mode unknown: nvpmodel -q: {why}; /var/lib/nvpmodel/status says nothing either")
-        return None
-    warnings.append(f"power mode from /var/lib/nvpmodel/status (id {stored}), as nvpmodel -q: {why}")
-    return {"name": names.get(stored), "id": stored}
 
 
 def _l4t(host: Host, packages: dict[str, tuple[str, str]], is_jetson: bool, warnings: list[str]) -> dict[str, Any]:
@@ -327,6 +282,27 @@ def _l4t(host: Host, packages: dict[str, tuple[str, str]], is_jetson: bool, warn
     }
 
 
+def _memory(host: Host, is_jetson: bool, warnings: list[str]) -> dict[str, Any]:
+    """What the kernel counts. A large GPU allocation can fail while much is free: CMA, NvMap and blocks tell why."""
+    meminfo = parse_meminfo(host.read_text("/proc/meminfo") or "")
+    if not meminfo.get("MemTotal"):
+        warnings.append("/proc/meminfo gives no MemTotal")
+    nvmap = _sensors.parse_nvmap_clients(host.read_text("/sys/kernel/debug/nvmap/iovmm/clients") or "")
+    if is_jetson and nvmap is None:
+        warnings.append("what NvMap holds is not known: /sys/kernel/debug/nvmap/iovmm/clients is missing or closed")
+    largest = _sensors.parse_largest_free_block(host.read_text("/proc/buddyinfo") or "", host.page_bytes())
+    if is_jetson and largest is None:
+        warnings.append("the largest free block is not known: /proc/buddyinfo is missing, closed or empty")
+    return {
+        "total_bytes": meminfo.get("MemTotal"),
+        "available_bytes": meminfo.get("MemAvailable"),
+        "cma_total_bytes": meminfo.get("CmaTotal"),
+        "cma_free_bytes": meminfo.get("CmaFree"),
+        "nvmap_bytes": nvmap,
+        "largest_free_block_bytes": largest,
+    }
+
+
 def gather(host: Host) -> dict[str, Any]:
     """The whole fact set. What cannot be read is None and leaves a warning."""
     warnings: list[str] = []
@@ -360,9 +336,10 @@ def gather(host: Host) -> dict[str, Any]:
     if is_jetson and l4t["version"] and jetpack is None:
         warnings.append(f"no JetPack is known here for L4T {l4t['version']}")
 
-    meminfo = parse_meminfo(host.read_text("/proc/meminfo") or "")
-    if not meminfo.get("MemTotal"):
-        warnings.append("/proc/meminfo gives no MemTotal")
+    nodes = Sysfs(host.root).gpu_nodes()
+    zones = _sensors.thermal_zones(host)
+    if is_jetson and not zones:
+        warnings.append("no thermal zone in /sys/class/thermal")
 
     cuda: dict[str, Any] | None = None
     nvcc = "/usr/local/cuda/bin/nvcc"
@@ -371,6 +348,8 @@ def gather(host: Host) -> dict[str, Any]:
         if version is None:
             version = parse_nvcc_version(host.command([host.path(nvcc), "--version"]).stdout)
         cuda = {"version": version, "nvcc": nvcc}
+    elif is_jetson:
+        warnings.append(f"no CUDA compiler: {nvcc} does not exist")
 
     mounts = host.read_text("/proc/self/mounts") or host.read_text("/proc/mounts") or ""
     return {
@@ -387,15 +366,13 @@ def gather(host: Host) -> dict[str, Any]:
         "uprobes": host.exists("/sys/bus/event_source/devices/uprobe/type")
         or host.exists("/sys/kernel/tracing/uprobe_events"),
         "btf": host.exists("/sys/kernel/btf/vmlinux"),
-        "power_mode": _power_mode(host, warnings) if is_jetson else None,
-        "memory": {
-            "total_bytes": meminfo.get("MemTotal"),
-            "available_bytes": meminfo.get("MemAvailable"),
-        },
+        "power_mode": _power.power_mode(host, super_clocks, nodes, warnings) if is_jetson else None,
+        "memory": _memory(host, is_jetson, warnings),
         "swap": parse_swaps(host.read_text("/proc/swaps") or ""),
-        "nvme": _nvme_devices(host),
+        "nvme": _nvme_devices(host, warnings if is_jetson else []),
+        "thermal": zones,
         "cuda": cuda,
-        "jetson_clocks": _jetson_clocks(host),
+        "jetson_clocks": _jetson_clocks(host, nodes),
         "cores": parse_cpu_list(host.read_text("/sys/devices/system/cpu/online", 1024) or "") or host.cpu_count(),
         "held_packages": sorted(name for name, (status, _version) in packages.items() if status.startswith("h")),
         "warnings": warnings,

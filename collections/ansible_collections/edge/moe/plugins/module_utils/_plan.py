@@ -12,7 +12,10 @@ The rules are fitted to what has been measured, and each constant says where it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from ansible_collections.edge.moe.plugins.module_utils import _estimate
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -104,12 +107,18 @@ def check_overrides(overrides: dict[str, Any]) -> dict[str, Any]:
 
 class _Planner:
     def __init__(
-        self, gguf: dict[str, Any], jetson: dict[str, Any], devfreq: dict[str, Any], overrides: dict[str, Any]
+        self,
+        gguf: dict[str, Any],
+        jetson: dict[str, Any],
+        devfreq: dict[str, Any],
+        overrides: dict[str, Any],
+        measurements: Sequence[Any],
     ) -> None:
         self.gguf = gguf
         self.jetson = jetson
         self.devfreq = devfreq
         self.overrides = check_overrides(overrides)
+        self.points = _estimate.points_of(measurements)
         self.reasons: dict[str, str] = {}
         total = (jetson.get("memory") or {}).get("total_bytes")
         if not isinstance(total, int) or total <= 0:
@@ -164,13 +173,28 @@ class _Planner:
             gpu_layers, reason = 99, "all layers run on the GPU, which shares the board's memory."
         else:
             gpu_layers, reason = 0, "no CUDA was found on this board, so everything runs on the CPU."
-        self.n_gpu_layers = self.choose("n_gpu_layers", gpu_layers, reason)
+        self.n_gpu_layers = self.choose(
+            "n_gpu_layers",
+            gpu_layers,
+            reason,
+            "The layers that are left out are computed on the CPU, at its speed."
+            if overrides.get("n_gpu_layers", gpu_layers) < gpu_layers
+            else "",
+        )
         if self.n_gpu_layers > 0 and not self.cuda:
             raise PlanError(
                 f"override n_gpu_layers is {self.n_gpu_layers} and the board has no CUDA (jetson.cuda is null): "
                 "install the JetPack packages first, or leave it at 0"
             )
-        parallel = self.choose("parallel", 1, "one stream: each further one takes memory and shares the same drive.")
+        state = int(gguf.get("recurrent_bytes") or 0)
+        parallel = self.choose(
+            "parallel",
+            1,
+            "one stream: each further one takes memory and shares the same drive.",
+            "The slots share the context"
+            + (f", and each keeps {mib(state)} of state." if state else ".")
+            + (" Streams that decode at once ask for different experts." if is_moe else ""),
+        )
         trained = int(gguf.get("context_train") or CONTEXT_DEFAULT)
         wanted = min(CONTEXT_DEFAULT, trained)
         context = wanted
@@ -218,12 +242,31 @@ class _Planner:
             "threads",
             threads,
             reason,
-            "More compute threads than cores halve a cache's speed."
-            if decision == "cache" and overrides.get("threads", 0) > self.cores
-            else "",
+            self._threads_consequence(decision, overrides.get("threads", 0), threads),
         )
-        io_depth = self.choose("io_depth", IO_DEPTH, "one thread keeps this many reads under way at the drive.")
-        read_kib = self.choose("read_kib", READ_KIB, "large reads beat small ones wherever the drive allows them.")
+        unused = "" if decision == "cache" else "Only a cache reads this way, so it changes nothing here."
+        io_depth = self.choose(
+            "io_depth",
+            IO_DEPTH,
+            "one thread keeps this many reads under way at the drive.",
+            unused
+            or (
+                "A deeper queue serves whole layers no faster and single experts later."
+                if overrides.get("io_depth", 0) > IO_DEPTH
+                else "Fewer reads are in flight, which a drive with queues does not fill."
+            ),
+        )
+        read_kib = self.choose(
+            "read_kib",
+            READ_KIB,
+            "large reads beat small ones wherever the drive allows them.",
+            unused
+            or (
+                "One read then spans more than one piece of an expert can use."
+                if overrides.get("read_kib", 0) > READ_KIB
+                else "Each expert takes more reads."
+            ),
+        )
         read_ahead_kb = self.choose(
             "read_ahead_kb",
             READ_AHEAD_KB[decision],
@@ -278,7 +321,10 @@ class _Planner:
             "n_gpu_layers": self.n_gpu_layers,
             "server_args": arguments,
             "environment": environment,
+            "context_max": self._context_max(decision, context, parallel, cache_mib),
             "budget": self._budget(decision, context, parallel, cache_mib),
+            "estimate": self._estimate(decision, floor, fixed, cache_mib),
+            "would_change": self._would_change(is_moe, decision, resident_need, parallel, context, fixed),
             "reasons": self.reasons,
             "overridden": sorted(overrides),
         }
@@ -412,6 +458,93 @@ class _Planner:
             self.reasons["cache_mib"] = f"set by an override; the plan had {planned_mib}: {consequence}"
         return decision, why, round(cycles, 2), cache_mib
 
+    def _threads_consequence(self, decision: str, asked: int, planned: int) -> str:
+        if decision == "mmap":
+            return "Fewer threads are fewer reads in flight." if asked < planned else "Each thread costs a switch."
+        if asked > self.cores:
+            worse = "halve a cache's speed" if decision == "cache" else "wait for one another"
+            return f"More compute threads than cores {worse}."
+        return "Some cores stay idle." if asked < planned else "They take cores from the readers."
+
+    def _context_max(self, decision: str, context: int, parallel: int, cache_mib: int) -> int:
+        """The longest context for which this decision still fits, at least the one that was chosen."""
+        per_token = int(self.gguf["kv_bytes_per_token"])
+        trained = int(self.gguf.get("context_train") or CONTEXT_DEFAULT)
+        taken = self.fixed(0, parallel)
+        if decision == "resident":
+            taken += int(self.gguf["dense_bytes"]) + int(self.gguf["experts_total_bytes"])
+        elif decision == "cache":
+            taken += int(self.gguf["dense_bytes"]) + cache_mib * MIB + self.page_cache
+        room = max(0, self.total - taken) // per_token if per_token else trained
+        return max(context, min(trained, room))
+
+    def _estimate(self, decision: str, floor: bool, fixed: int, cache_mib: int) -> dict[str, Any]:
+        gguf = self.gguf
+        dense, experts, cycle = (int(gguf[key]) for key in ("dense_bytes", "experts_total_bytes", "cycle_bytes"))
+        is_moe = experts > 0 and cycle > 0
+
+        def reads(cache_bytes: float) -> float:
+            return _estimate.mib_per_token(
+                decision, is_moe, cycle, experts, dense, int(cache_bytes), self.total - fixed
+            )
+
+        read = reads(cache_mib * MIB)
+        if decision == "cache":
+            read *= _estimate.reads_scale(self.points, cache_mib, lambda size: reads(size * MIB))
+        gpu_board = self.jetson.get("board") if self.cuda else None
+        return _estimate.estimate(decision, read, (dense + cycle) / MIB, floor, gpu_board, self.points)
+
+    def _would_change(
+        self, is_moe: bool, decision: str, resident_need: int, parallel: int, context: int, fixed: int
+    ) -> list[str]:
+        """What would have to be different for another decision, with the figures."""
+        gguf = self.gguf
+        dense, experts, cycle = (int(gguf[key]) for key in ("dense_bytes", "experts_total_bytes", "cycle_bytes"))
+        weights = dense + experts
+        sentences: list[str] = []
+        if resident_need > self.total:
+            fits = self.total - fixed
+            sentences.append(
+                f"A board with {mib(resident_need)} of memory or more would keep the whole model: this one lacks "
+                f"{mib(resident_need - self.total)}."
+            )
+            if fits > 0:
+                sentences.append(
+                    f"A file of at most {mib(fits)} would stay in memory here: a quantisation of "
+                    f"{fits / weights:.0%} of this one's size, or a smaller model."
+                )
+        else:
+            spare = self.total - resident_need
+            per_token = int(gguf["kv_bytes_per_token"])
+            if per_token:
+                longest = context + spare // per_token
+                trained = int(gguf.get("context_train") or CONTEXT_DEFAULT)
+                if longest < trained:
+                    sentences.append(
+                        f"A context of more than {longest} tokens would push weights out of memory: each takes "
+                        f"{per_token / 1024:.0f} KiB and {mib(spare)} are left."
+                    )
+                else:
+                    sentences.append(f"No context that the model was trained for changes it: {mib(spare)} are left.")
+            else:
+                sentences.append(f"{mib(spare)} are left: a model larger by that would be streamed.")
+        if is_moe and resident_need > self.total:
+            least = min(SURE_CYCLES * cycle, experts)
+            needed = max(fixed + dense + least + self.page_cache, int(least / CACHE_MAX_SHARE))
+            if decision == "mmap" and needed > self.total:
+                sentences.append(
+                    f"A cache becomes worth it with {SURE_CYCLES} token cycles, {mib(least)}: that takes a board with "
+                    f"about {mib(needed)}."
+                )
+            elif decision == "cache":
+                sentences.append(
+                    f"Below {MIN_CYCLES} token cycles, {mib(MIN_CYCLES * cycle)}, a cache only costs, and "
+                    "the page cache would read the experts."
+                )
+        if not self.points:
+            sentences.append("A measurement of this board would replace the published line: run edge.moe.verify.")
+        return sentences
+
     def _budget(self, decision: str, context: int, parallel: int, cache_mib: int) -> list[dict[str, Any]]:
         gguf = self.gguf
         lines = [("memory of the board", self.total), ("system and services", -self.system)]
@@ -437,6 +570,17 @@ def make_plan(
     jetson: dict[str, Any],
     devfreq: dict[str, Any] | None = None,
     overrides: dict[str, Any] | None = None,
+    measurements: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """The plan, the same for the same arguments. Raises PlanError with the arithmetic."""
-    return _Planner(gguf, jetson, devfreq or {}, overrides or {}).plan()
+    plan = _Planner(gguf, jetson, devfreq or {}, overrides or {}, measurements).plan()
+    estimate = plan["estimate"]
+    estimate["without_overrides"] = None
+    if plan["overridden"]:
+        try:
+            own = _Planner(gguf, jetson, devfreq or {}, {}, measurements).plan()["estimate"]["tokens_per_s"]
+        except PlanError:
+            return plan
+        estimate["without_overrides"] = own
+        estimate["sentence"] += f" Without the overrides it would be {own:.1f}."
+    return plan

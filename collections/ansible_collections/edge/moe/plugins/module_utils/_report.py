@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 HOSTS_A_BLOCK = 3
+_SHOWN_APART = ("reasons", "budget", "server_args", "environment", "estimate", "would_change")
 MIB = 1024**2
 
 
@@ -97,12 +98,52 @@ def render(results: list[dict[str, Any]]) -> str:
 def plan_lines(plan: dict[str, Any]) -> str:
     """The plan with the reason of every value, for a person."""
     reasons = plan.get("reasons") or {}
-    shown = [key for key in plan if key not in ("reasons", "budget", "server_args", "environment")]
+    shown = [key for key in plan if key not in _SHOWN_APART]
     width = max((len(key) for key in shown), default=0)
     lines = [f"{key:<{width}}  {plan[key]}" + (f": {reasons[key]}" if key in reasons else "") for key in shown]
     if plan.get("budget"):
         lines.append("memory:")
         lines += [f"  {_bytes(entry['bytes']):>12}  {entry['item']}" for entry in plan["budget"]]
+    if plan.get("estimate"):
+        lines.append("speed:        " + str(plan["estimate"]["sentence"]))
+    lines += [f"would change: {sentence}" for sentence in plan.get("would_change") or []]
     environment = [f"{key}={value}" for key, value in (plan.get("environment") or {}).items()]
     lines += ["arguments:    " + " ".join(plan.get("server_args") or []), "environment:  " + " ".join(environment)]
     return "\n".join(lines)
+
+
+PLAN_COLUMNS = ("host", "model", "file", "decision", "cache", "threads", "context", "tok/s", "range", "why")
+
+
+def plan_table(entries: list[dict[str, Any]]) -> str:
+    """One line for each board and model: what would be done, how fast, and why; or why it cannot be planned.
+
+    An entry has `host`, `model`, and either `gguf` and `plan` or `error`.
+    """
+    lines = [list(PLAN_COLUMNS)]
+    for entry in entries:
+        head = [str(entry.get("host")), str(entry.get("model")).rsplit("/", 1)[-1]]
+        plan = entry.get("plan")
+        if not plan:
+            lines.append([*head, *["-"] * 7, str(entry.get("error") or "not planned")])
+            continue
+        speed = plan["estimate"]
+        cache = f"{plan['cache_mib']} MiB, {plan['cycles']:g} cycles" if plan["decision"] == "cache" else "-"
+        lines.append(
+            [
+                *head,
+                _bytes((entry.get("gguf") or {}).get("size_bytes")),
+                plan["decision"],
+                cache,
+                str(plan["threads"]),
+                f"{plan['context']} of {plan['context_max']}",
+                f"{speed['tokens_per_s']:.1f}",
+                f"{speed['low']:.1f}-{speed['high']:.1f}",
+                plan["reasons"]["decision"],
+            ]
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(PLAN_COLUMNS) - 1)]
+    return "\n".join(
+        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=False)), line[-1]])
+        for line in lines
+    )

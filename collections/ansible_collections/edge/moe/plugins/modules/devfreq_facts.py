@@ -13,22 +13,7 @@ description:
   - Reads every GPU node below C(/sys/class/devfreq), and what the C(edge-moe-clock-floor) service last said.
   - What cannot be read is V(null) with a warning. A machine without a GPU node is no failure.
   - Returns nothing but C(ansible_facts).
-author:
-  - edge.moe contributors (@edge-moe)
-attributes:
-  check_mode:
-    description: Can run in check mode without changing anything.
-    support: full
-  diff_mode:
-    description: Has nothing to show, as it changes nothing.
-    support: none
-  facts:
-    description: Returns C(ansible_facts).
-    support: full
-  platform:
-    description: Target operating systems.
-    support: full
-    platforms: posix
+extends_documentation_fragment: [edge.moe.attributes.reads]
 options:
   root:
     description: Root of the file system to read. Something else than V(/) is of use in tests only.
@@ -104,6 +89,15 @@ ansible_facts:
               description: Load of the GPU from 0 to 1000; V(null) where the driver does not tell.
               type: int
               sample: 360
+            time_in_state_ms:
+              description: >-
+                Milliseconds spent at each frequency, by its hertz; V(null) where the kernel does not count them.
+              type: dict
+              sample: {"306000000": 912345, "1020000000": 5678}
+            transitions:
+              description: Changes of the frequency since the node exists; V(null) where the kernel does not count them.
+              type: int
+              sample: 42
             pinned_externally:
               description: C(min_freq) equals C(max_freq) and our floor did not do it, as after C(jetson_clocks).
               type: bool
@@ -147,114 +141,27 @@ ansible_facts:
           sample: []
 """
 
-import json
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.edge.moe.plugins.module_utils._devfreq import GPU_NAMES, Node, Sysfs
-from ansible_collections.edge.moe.plugins.module_utils._prometheus import find, parse, value, whole
-
-PROM = "run/edge-moe/clock-floor.prom"
-JOURNAL = "run/edge-moe-clock-floor/baseline.json"
-PREFIX = "edge_moe_clock_floor_"
-
-
-def held_paths(sysfs: Sysfs) -> set[str]:
-    """Nodes whose floor the service holds up, from its journal; a journal of an earlier boot holds nothing."""
-    try:
-        data = json.loads(sysfs.text(JOURNAL) or "{}")
-        return {node["path"] for node in data["nodes"]} if data.get("boot_id") == sysfs.boot_id() else set()
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return set()
-
-
-def node_facts(node: Node, held: set[str]) -> dict[str, object]:
-    return {
-        "name": node.name,
-        "path": node.path,
-        "of_node_name": node.of_node_name,
-        "available_hz": list(node.available_hz),
-        "min_hz": node.min_hz,
-        "max_hz": node.max_hz,
-        "cur_hz": node.cur_hz,
-        "governor": node.governor,
-        "load_permille": node.load_permille,
-        "pinned_externally": node.pinned and node.path not in held,
-    }
-
-
-def node_warnings(node: Node) -> list[str]:
-    missing = [
-        name
-        for name, read in (
-            ("available_frequencies", node.available_hz),
-            ("min_freq", node.min_hz),
-            ("max_freq", node.max_hz),
-            ("cur_freq", node.cur_hz),
-            ("governor", node.governor),
-        )
-        if read in (None, ())
-    ]
-    return [f"{node.path}/{name} could not be read or holds no usable value" for name in missing]
-
-
-def no_node_warning(sysfs: Sysfs) -> str:
-    return f"No GPU devfreq node: {sysfs.seen()}; looked for a device named {', '.join(GPU_NAMES)}."
-
-
-def floor_facts(text: str | None, unit: str | None, now: float) -> dict[str, object] | None:
-    """`unit` is None where the unit does not exist. Pure."""
-    if text is None and unit is None:
-        return None
-    samples = parse(text or "").samples
-    degraded = find(samples, PREFIX + "degraded")
-    raised = value(samples, PREFIX + "raised")
-    updated = value(samples, PREFIX + "updated_timestamp_seconds")
-    return {
-        "unit": unit or "not-found",
-        "raised": None if raised is None else raised == 1,
-        "effective_hz": whole(samples, PREFIX + "effective_hz"),
-        "transitions": whole(samples, PREFIX + "transitions_total"),
-        "probes_attached": whole(samples, PREFIX + "probes_attached"),
-        "updated_s_ago": None if updated is None else round(max(0.0, now - updated), 1),
-        "degraded": None if degraded is None else degraded.labels.get("reason", ""),
-    }
-
-
-def gather(sysfs: Sysfs, unit: str | None, now: float) -> dict[str, object]:
-    nodes = sysfs.gpu_nodes()
-    held = held_paths(sysfs)
-    warnings = [line for node in nodes for line in node_warnings(node)]
-    if not nodes:
-        warnings.append(no_node_warning(sysfs))
-    return {
-        "nodes": [node_facts(node, held) for node in nodes],
-        "floor": floor_facts(sysfs.text(PROM), unit, now),
-        "warnings": warnings,
-    }
-
-
-def unit_state(module: AnsibleModule, unit: str) -> str | None:
-    systemctl = module.get_bin_path("systemctl")
-    if systemctl is None:
-        return None
-    code, out, _err = module.run_command([systemctl, "show", "--property=LoadState,ActiveState", unit])
-    states = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
-    return states.get("ActiveState") if code == 0 and states.get("LoadState") != "not-found" else None
+from ansible_collections.edge.moe.plugins.module_utils._devfreq import Sysfs
+from ansible_collections.edge.moe.plugins.module_utils._floor_facts import FLOOR_UNIT, gather_devfreq
+from ansible_collections.edge.moe.plugins.module_utils._host import Host
+from ansible_collections.edge.moe.plugins.module_utils._module import exit_facts
+from ansible_collections.edge.moe.plugins.module_utils._systemd import unit_states
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "root": {"type": "path", "default": "/"},
-            "unit": {"type": "str", "default": "edge-moe-clock-floor.service"},
+            "unit": {"type": "str", "default": FLOOR_UNIT},
         },
         supports_check_mode=True,
     )
-    facts = gather(Sysfs(module.params["root"]), unit_state(module, module.params["unit"]), time.time())
-    for line in facts["warnings"]:  # type: ignore[attr-defined]
-        module.warn(line)
-    module.exit_json(changed=False, ansible_facts={"edge_moe_devfreq": facts})
+    root, unit = module.params["root"], module.params["unit"]
+    state = unit_states(Host(root), [unit]).get(unit)
+    exit_facts(module, "edge_moe_devfreq", gather_devfreq(Sysfs(root), state.active if state else None, time.time()))
 
 
 if __name__ == "__main__":

@@ -12,15 +12,14 @@ description:
   - Reads the health files that the patched llama.cpp writes to C(/run/edge-moe/cache-PID.prom), and judges each
     server.
   - A cache is judged by what it did, not by how it was configured.
-author:
-  - edge.moe developers
-attributes:
-  check_mode:
-    support: full
-    description: Reads only, so check mode does the same.
-  diff_mode:
-    support: none
-    description: Changes nothing, so there is nothing to compare.
+extends_documentation_fragment: [edge.moe.attributes.reads]
+options:
+  earlier:
+    description:
+      - RV(ansible_facts.edge_moe_expert_cache) of an earlier call. Each server that is still the same process then says
+        in C(since_earlier) what it did in between.
+    type: dict
+    default: {}
 seealso:
   - module: edge.moe.verdict
 """
@@ -28,6 +27,10 @@ seealso:
 EXAMPLES = r"""
 - name: Read what the cache does
   edge.moe.expert_cache_facts:
+
+- name: Read it again and say what happened in between
+  edge.moe.expert_cache_facts:
+    earlier: "{{ ansible_facts['edge_moe_expert_cache'] }}"
 
 - name: Fail on a cache that does nothing
   ansible.builtin.assert:
@@ -141,6 +144,25 @@ ansible_facts:
               description: Age of the file in seconds. It is written about once a second while the server works.
               returned: always
               type: float
+            updated:
+              description: When the file was written, in seconds since 1970.
+              returned: always
+              type: float
+            hit_share:
+              description: Part of the decode lookups that found their expert; V(null) before the first.
+              returned: always
+              type: float
+            bytes_per_token:
+              description: Bytes of experts read for each decoded token, prompts included.
+              returned: always
+              type: float
+            since_earlier:
+              description: >-
+                What happened since O(earlier). C(seconds) passed, and in them C(decode_tokens), C(hits), C(misses),
+                C(read_bytes), C(errors), C(hit_share), C(bytes_per_token) and C(stall_share), which is 1 when a compute
+                thread waited for reads all the time. V(null) without an earlier call, and for another process.
+              returned: always
+              type: dict
             verdict:
               description: >-
                 V(healthy); V(off), V(inert) for a cache that is on and is not used, V(below_cycle) for one that is
@@ -170,14 +192,12 @@ ansible_facts:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.edge.moe.plugins.module_utils import _expert_cache
 from ansible_collections.edge.moe.plugins.module_utils._host import Host
+from ansible_collections.edge.moe.plugins.module_utils._module import exit_facts
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
-    facts = _expert_cache.gather(Host())
-    for warning in facts["warnings"]:
-        module.warn(warning)
-    module.exit_json(changed=False, ansible_facts={"edge_moe_expert_cache": facts})
+    module = AnsibleModule(argument_spec={"earlier": {"type": "dict", "default": {}}}, supports_check_mode=True)
+    exit_facts(module, "edge_moe_expert_cache", _expert_cache.gather(Host(), earlier=module.params["earlier"]))
 
 
 if __name__ == "__main__":

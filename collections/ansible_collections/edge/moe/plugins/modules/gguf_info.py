@@ -11,15 +11,7 @@ version_added: 1.0.0
 description:
   - Reads the header of a model, on disk or behind an HTTP server that answers ranges, and no weights.
   - Files that are no model, and models that are broken, each get a message that says what they are.
-author:
-  - edge.moe developers
-attributes:
-  check_mode:
-    support: full
-    description: Reads only, so check mode does the same.
-  diff_mode:
-    support: none
-    description: Changes nothing, so there is nothing to compare.
+extends_documentation_fragment: [edge.moe.attributes.reads]
 options:
   path:
     description:
@@ -106,6 +98,17 @@ gguf:
       description: The largest single expert of one layer, all its weights together.
       returned: always
       type: int
+    expert_layout:
+      description: >-
+        Bytes of one expert by kind of weights, for runs of layers that are alike. Mixed quantisations give later layers
+        other sizes.
+      returned: always
+      type: list
+      elements: dict
+      sample:
+        - first_layer: 0
+          last_layer: 39
+          kinds: {gate: 557056, up: 557056, down: 557056}
     cycle_bytes:
       description: Bytes of experts that one token uses, over all layers.
       returned: always

@@ -16,15 +16,7 @@ description:
   - On a machine that is no Jetson RV(ansible_facts.edge_moe_jetson.is_jetson) is V(false) and one warning tells what
     was
     read; memory, swap and drives are reported all the same.
-author:
-  - edge.moe developers
-attributes:
-  check_mode:
-    support: full
-    description: Reads only, so check mode does the same.
-  diff_mode:
-    support: none
-    description: Changes nothing, so there is nothing to compare.
+extends_documentation_fragment: [edge.moe.attributes.reads]
 notes:
   - Needs no privilege. As a normal user some sources may be closed, which leaves warnings.
 seealso:
@@ -130,12 +122,24 @@ ansible_facts:
           returned: always
           type: bool
         power_mode:
-          description: Name and id of the nvpmodel mode, V(null) when unknown. Believe the clocks before this label.
+          description: >-
+            The nvpmodel mode by C(name) and C(id), V(null) when unknown. C(gpu_cap_hz) and C(emc_cap_hz) are the mode's
+            caps, V(null) for none. C(label_true) says whether the GPU's clocks are those that the name stands for, and
+            C(label_note) why; V(null) when there is nothing to compare with. Believe the clocks before the label.
           returned: always
           type: dict
-          sample: {name: MAXN_SUPER, id: 2}
+          sample:
+            name: MAXN_SUPER
+            id: 2
+            gpu_cap_hz: null
+            emc_cap_hz: null
+            label_true: true
+            label_note: the GPU may run up to 1020 MHz, as MAXN_SUPER says
         memory:
-          description: C(total_bytes) and C(available_bytes) as the kernel counts them.
+          description: >-
+            C(total_bytes) and C(available_bytes) as the kernel counts them; C(cma_total_bytes) and C(cma_free_bytes) of
+            the area for devices that need one piece; C(nvmap_bytes) that the GPU's allocator holds, which only root may
+            read; C(largest_free_block_bytes), small on a board whose memory is in pieces.
           returned: always
           type: dict
         swap:
@@ -144,7 +148,17 @@ ansible_facts:
           type: list
           elements: dict
         nvme:
-          description: NVMe drives, each with C(name), C(model), C(size_bytes), C(read_ahead_kb) and C(scheduler).
+          description: >-
+            NVMe drives, each with C(name), C(model), C(size_bytes), C(read_ahead_kb), C(scheduler) and C(health), which
+            holds C(state) and C(celsius) from the kernel, and C(critical_warning), C(percent_used) and C(media_errors)
+            where nvme-cli is installed and the user is root.
+          returned: always
+          type: list
+          elements: dict
+        thermal:
+          description: >-
+            Thermal zones with C(name), C(celsius), V(null) for a sensor that is off, and C(hot_celsius), the lowest
+            temperature at which the zone throttles hard or stops the board.
           returned: always
           type: list
           elements: dict
@@ -175,14 +189,12 @@ ansible_facts:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.edge.moe.plugins.module_utils import _jetson
 from ansible_collections.edge.moe.plugins.module_utils._host import Host
+from ansible_collections.edge.moe.plugins.module_utils._module import exit_facts
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec={}, supports_check_mode=True)
-    facts = _jetson.gather(Host())
-    for warning in facts["warnings"]:
-        module.warn(warning)
-    module.exit_json(changed=False, ansible_facts={"edge_moe_jetson": facts})
+    exit_facts(module, "edge_moe_jetson", _jetson.gather(Host()))
 
 
 if __name__ == "__main__":

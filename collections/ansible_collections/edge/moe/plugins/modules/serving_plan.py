@@ -16,15 +16,7 @@ description:
   - The same arguments always give the same plan. Nothing is read from the machine that the module runs on.
   - Memory is planned from what the board has in total, so that a plan does not change while its own server is
     running.
-author:
-  - edge.moe developers
-attributes:
-  check_mode:
-    support: full
-    description: Computes only, so check mode does the same.
-  diff_mode:
-    support: none
-    description: Changes nothing, so there is nothing to compare.
+extends_documentation_fragment: [edge.moe.attributes.reads]
 options:
   gguf:
     description:
@@ -51,6 +43,15 @@ options:
       - An empty value leaves the plan's own.
     type: dict
     default: {}
+  measurements:
+    description:
+      - >-
+        What this board has measured with this model, each with C(decode_tokens_per_s), C(mib_per_token) read,
+        C(path) (V(cache) or V(mmap)) and, if known, C(cache_mib). With any, the estimate is made from them and not from
+        the published line.
+    type: list
+    elements: dict
+    default: []
 seealso:
   - module: edge.moe.gguf_info
   - module: edge.moe.jetson_facts
@@ -130,6 +131,22 @@ plan:
       returned: always
       type: dict
       sample: {EDGE_MOE_CACHE_MIB: "2268", EDGE_MOE_IO_DEPTH: "16", EDGE_MOE_READ_KIB: "1024"}
+    context_max:
+      description: Longest context with which the decision stays as it is.
+      returned: always
+      type: int
+    estimate:
+      description: >-
+        Decode speed as C(tokens_per_s) between C(low) and C(high), from C(fixed_ms) and C(ms_per_mib) for each of
+        C(mib_per_token). C(basis) is V(published), V(measured), or V(bandwidth) for a resident model that has not been
+        measured. C(without_overrides) is the speed of the plan's own choice, and C(sentence) says it all.
+      returned: always
+      type: dict
+    would_change:
+      description: What would have to be different for another decision, with the figures.
+      returned: always
+      type: list
+      elements: str
     budget:
       description: The board's memory line by line; what is taken is negative, and the last line is what is left.
       returned: always
@@ -146,31 +163,31 @@ plan:
       elements: str
 """
 
-from ansible.module_utils.basic import AnsibleModule
+from typing import Any
+
 from ansible_collections.edge.moe.plugins.module_utils import _plan
+from ansible_collections.edge.moe.plugins.module_utils._module import run_computation
+
+ARGUMENTS = {
+    "gguf": {"type": "dict", "required": True},
+    "jetson": {"type": "dict", "required": True},
+    "devfreq": {"type": "dict", "default": {}},
+    "overrides": {"type": "dict", "default": {}},
+    "measurements": {"type": "list", "elements": "dict", "default": []},
+}
+
+
+def compute(params: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return _plan.make_plan(**{name: params[name] for name in ARGUMENTS})
+    except (KeyError, TypeError, ValueError) as error:
+        raise _plan.PlanError(
+            f"gguf or jetson are not what gguf_info and jetson_facts return: {type(error).__name__}: {error}"
+        ) from error
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "gguf": {"type": "dict", "required": True},
-            "jetson": {"type": "dict", "required": True},
-            "devfreq": {"type": "dict", "default": {}},
-            "overrides": {"type": "dict", "default": {}},
-        },
-        supports_check_mode=True,
-    )
-    try:
-        plan = _plan.make_plan(
-            module.params["gguf"], module.params["jetson"], module.params["devfreq"], module.params["overrides"]
-        )
-    except _plan.PlanError as error:
-        module.fail_json(msg=str(error))
-    except (KeyError, TypeError, ValueError) as error:
-        module.fail_json(
-            msg=f"gguf or jetson are not what gguf_info and jetson_facts return: {type(error).__name__}: {error}"
-        )
-    module.exit_json(changed=False, plan=plan)
+    run_computation(ARGUMENTS, "plan", compute, _plan.PlanError)
 
 
 if __name__ == "__main__":

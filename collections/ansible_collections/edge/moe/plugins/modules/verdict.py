@@ -13,15 +13,7 @@ description:
     that the cache, the
     clock floor and the swap limit did what the plan says.
   - Each failure has a class, its evidence and a remedy. The module itself does not fail on a bad verdict.
-author:
-  - edge.moe developers
-attributes:
-  check_mode:
-    support: full
-    description: Computes only, so check mode does the same.
-  diff_mode:
-    support: none
-    description: Changes nothing, so there is nothing to compare.
+extends_documentation_fragment: [edge.moe.attributes.reads]
 options:
   reference:
     description:
@@ -159,35 +151,34 @@ verdict:
       type: bool
 """
 
-from ansible.module_utils.basic import AnsibleModule
+from typing import Any
+
 from ansible_collections.edge.moe.plugins.module_utils import _verdict
+from ansible_collections.edge.moe.plugins.module_utils._module import run_computation
+
+ARGUMENTS = {
+    "reference": {"type": "dict", "required": True},
+    "served": {"type": "dict", "required": True},
+    "plan": {"type": "dict", "required": True},
+    "thresholds": {
+        "type": "dict",
+        "default": {},
+        "options": {
+            "min_decode_ratio": {"type": "float", "default": 0.95},
+            "min_floor_share": {"type": "float", "default": 0.5},
+            "floor_hz": {"type": "float", "default": 0},
+            "max_bypass_share": {"type": "float", "default": 0.05},
+        },
+    },
+}
+
+
+def compute(params: dict[str, Any]) -> dict[str, Any]:
+    return _verdict.judge(params["reference"], params["served"], params["plan"], params["thresholds"])
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "reference": {"type": "dict", "required": True},
-            "served": {"type": "dict", "required": True},
-            "plan": {"type": "dict", "required": True},
-            "thresholds": {
-                "type": "dict",
-                "default": {},
-                "options": {
-                    "min_decode_ratio": {"type": "float", "default": 0.95},
-                    "min_floor_share": {"type": "float", "default": 0.5},
-                    "floor_hz": {"type": "float", "default": 0},
-                    "max_bypass_share": {"type": "float", "default": 0.05},
-                },
-            },
-        },
-        supports_check_mode=True,
-    )
-    params = module.params
-    try:
-        verdict = _verdict.judge(params["reference"], params["served"], params["plan"], params["thresholds"])
-    except _verdict.VerdictError as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(changed=False, verdict=verdict)
+    run_computation(ARGUMENTS, "verdict", compute, _verdict.VerdictError)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.edge.moe.plugins.module_utils._devfreq import (
@@ -24,9 +25,9 @@ def nodes_of(board: str) -> list[Node]:
     return Sysfs(str(FIXTURES / board)).gpu_nodes()
 
 
-def a_node(**changes: object) -> Node:
+def a_node(**changes: Any) -> Node:
     node = Node("n", "/n", "gpu", (306, 612, 1020), 306, 1020, 306, "g", None)
-    return node._replace(**changes)  # type: ignore[arg-type]
+    return node._replace(**changes)
 
 
 def test_orin_nano_super_says_everything_and_the_decoder_is_no_gpu() -> None:

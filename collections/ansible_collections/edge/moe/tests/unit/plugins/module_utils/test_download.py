@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import pytest
 from ansible_collections.edge.moe.plugins.module_utils import _download, _http
@@ -83,7 +83,7 @@ def test_a_file_that_changes_between_breaks_starts_over(web: Any, dest: Path) ->
     other = bytes(len(CONTENT))
 
     class Switch(list[int]):
-        def pop(self, index: int = -1) -> int:  # type: ignore[override]
+        def pop(self, index: SupportsIndex = -1, /) -> int:
             web.files["/m.gguf"], web.etag = CONTENT, '"2"'
             return super().pop(index)
 

@@ -23,6 +23,9 @@ def prom(
     prefill_hits: int = 10,
     cycles: float = 3.5,
     errors: int = 0,
+    updated: float = NOW - 2.5,
+    read: int = 12345678901,
+    stall: float = 4.25,
 ) -> str:
     return f"""\
 edge_moe_cache_info{{pid="{pid}",mode="{mode}",reason="{reason}",policy="lru",engine="pread",direct="1"}} 1
@@ -38,12 +41,12 @@ edge_moe_cache_misses_total{{pid="{pid}",phase="prefill"}} 0
 edge_moe_cache_bypass_total{{pid="{pid}",phase="decode"}} 0
 edge_moe_cache_bypass_total{{pid="{pid}",phase="prefill"}} 12
 edge_moe_cache_decode_tokens_total{{pid="{pid}"}} {tokens}
-edge_moe_cache_read_bytes_total{{pid="{pid}"}} 12345678901
+edge_moe_cache_read_bytes_total{{pid="{pid}"}} {read}
 edge_moe_cache_read_seconds_total{{pid="{pid}"}} 9.5
-edge_moe_cache_stall_seconds_total{{pid="{pid}"}} 4.25
+edge_moe_cache_stall_seconds_total{{pid="{pid}"}} {stall}
 edge_moe_cache_evictions_total{{pid="{pid}"}} 2000
 edge_moe_cache_errors_total{{pid="{pid}"}} {errors}
-edge_moe_cache_updated_timestamp_seconds{{pid="{pid}"}} {NOW - 2.5}
+edge_moe_cache_updated_timestamp_seconds{{pid="{pid}"}} {updated}
 """
 
 
@@ -121,6 +124,57 @@ def test_a_flood_of_files_is_bounded(make_host: Callable[..., Host]) -> None:
     facts = _expert_cache.gather(host, NOW)
     assert len(facts["servers"]) == _expert_cache.MAX_FILES
     assert "100 health files" in facts["warnings"][0]
+
+
+def test_what_happened_between_two_looks(make_host: Callable[..., Host]) -> None:
+    first = _expert_cache.gather(make_host({"/run/edge-moe/cache-41.prom": prom(), "/proc/41/stat": ""}), NOW)
+    assert first["servers"][0]["since_earlier"] is None
+    assert first["servers"][0]["hit_share"] == 0.667
+    assert first["servers"][0]["bytes_per_token"] == 88183421
+    later = prom(hits=6900, misses=3100, tokens=150, updated=NOW + 7.5, read=12345678901 + 80_000_000, stall=9.25)
+    host = make_host({"/run/edge-moe/cache-41.prom": later})
+    change = _expert_cache.gather(host, NOW + 10, first)["servers"][0]["since_earlier"]
+    assert change == {
+        "seconds": 10.0,
+        "decode_tokens": 10,
+        "hits": {"decode": 900, "prefill": 0},
+        "misses": {"decode": 100, "prefill": 0},
+        "read_bytes": 80_000_000,
+        "errors": 0,
+        "hit_share": 0.9,
+        "bytes_per_token": 8_000_000,
+        "stall_share": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        {"servers": [{"pid": 42, "updated": NOW - 60}]},
+        {"servers": [{"pid": 41, "updated": NOW - 60, "decode_tokens": 9999}]},
+        {"servers": [{"pid": 41, "updated": None}]},
+        {"servers": ["odd"]},
+        {"servers": None},
+        {},
+    ],
+)
+def test_another_process_has_no_change(make_host: Callable[..., Host], earlier: dict[str, Any]) -> None:
+    host = make_host({"/run/edge-moe/cache-41.prom": prom(), "/proc/41/stat": ""})
+    assert _expert_cache.gather(host, NOW, earlier)["servers"][0]["since_earlier"] is None
+
+
+@pytest.mark.parametrize(("start_s", "verdict"), [(-600, "healthy"), (60, "stale")])
+def test_a_number_given_to_another_process_is_no_server(
+    make_host: Callable[..., Host], start_s: int, verdict: str
+) -> None:
+    boot = int(NOW) - 1000
+    ticks = (1000 + start_s) * 100
+    files = {
+        "/run/edge-moe/cache-41.prom": prom(),
+        "/proc/41/stat": f"41 (a ) b) S {' '.join(['1'] * 18)} {ticks} 0 0\n",
+        "/proc/stat": f"cpu 1 2 3\nbtime {boot}\n",
+    }
+    assert _expert_cache.gather(make_host(files), NOW)["verdict"] == verdict
 
 
 @given(st.text(max_size=500))

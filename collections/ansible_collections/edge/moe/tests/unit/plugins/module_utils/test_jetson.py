@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.edge.moe.plugins.module_utils import _jetson
+from ansible_collections.edge.moe.plugins.module_utils import _jetson, _power
 from ansible_collections.edge.moe.plugins.module_utils._host import CommandResult, Host
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,14 +99,14 @@ def test_release_by_package(version: str, release: str | None) -> None:
     ],
 )
 def test_power_mode(text: str, mode: dict[str, Any] | None) -> None:
-    assert _jetson.parse_nvpmodel_query(text) == mode
+    assert _power.parse_query(text) == mode
 
 
 def test_stored_power_mode_and_its_name() -> None:
-    assert _jetson.parse_nvpmodel_status("pmode:0002 fmode:fan_mode_quiet") == 2
-    assert _jetson.parse_nvpmodel_status("fmode:quiet") is None
+    assert _power.parse_status("pmode:0002 fmode:fan_mode_quiet") == 2
+    assert _power.parse_status("fmode:quiet") is None
     conf = "# < POWER_MODEL ID=9 NAME=OLD >\n< POWER_MODEL ID=0 NAME=15W >\n  <POWER_MODEL ID=2 NAME=MAXN_SUPER>\n"
-    assert _jetson.parse_nvpmodel_conf(conf) == {0: "15W", 2: "MAXN_SUPER"}
+    assert _power.parse_conf_names(conf) == {0: "15W", 2: "MAXN_SUPER"}
 
 
 def test_meminfo_takes_what_it_knows() -> None:
@@ -173,7 +173,7 @@ BOARD: dict[str, str | bytes] = {
     "/proc/device-tree/compatible": SUPER,
     "/proc/device-tree/model": b"NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super\0",
     "/etc/nv_tegra_release": "# R36 (release), REVISION: 4.7, GCID: 1, BOARD: generic\n",
-    "/proc/meminfo": "MemTotal: 7802332 kB\nMemAvailable: 6123456 kB\n",
+    "/proc/meminfo": "MemTotal: 7802332 kB\nMemAvailable: 6123456 kB\nCmaTotal: 262144 kB\nCmaFree: 12345 kB\n",
     "/proc/swaps": "Filename Type Size Used Priority\n/dev/zram0 partition 100 0 5\n",
     "/proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n",
     "/proc/sys/kernel/osrelease": "5.15.148-tegra\n",
@@ -184,6 +184,20 @@ BOARD: dict[str, str | bytes] = {
     "/sys/block/nvme0n1/queue/read_ahead_kb": "128\n",
     "/sys/block/nvme0n1/queue/scheduler": "[none] mq-deadline\n",
     "/sys/block/nvme0c0n1/size": "1\n",
+    "/sys/class/nvme/nvme0/state": "live\n",
+    "/sys/class/nvme/nvme0/hwmon3/temp1_input": "41850\n",
+    "/sys/class/thermal/thermal_zone1/type": "gpu-thermal\n",
+    "/sys/class/thermal/thermal_zone1/temp": "50218\n",
+    "/sys/class/thermal/thermal_zone1/trip_point_0_type": "passive\n",
+    "/sys/class/thermal/thermal_zone1/trip_point_0_temp": "0\n",
+    "/sys/class/thermal/thermal_zone1/trip_point_1_type": "critical\n",
+    "/sys/class/thermal/thermal_zone1/trip_point_1_temp": "104500\n",
+    "/sys/class/thermal/thermal_zone1/trip_point_2_type": "hot\n",
+    "/sys/class/thermal/thermal_zone1/trip_point_2_temp": "97000\n",
+    "/proc/buddyinfo": "Node 0, zone   Normal    100    50    20    10     5     4     3     2     1     0     1\n",
+    "/sys/kernel/debug/nvmap/iovmm/clients": (
+        "CLIENT  PROCESS  PID  SIZE\nuser  llama-server  812  424960K\ntotal  424960K\n"
+    ),
     "/sys/block/mmcblk0/size": "1\n",
     "/usr/local/cuda/bin/nvcc": "",
     "/usr/local/cuda/version.json": '{"cuda" : {"version" : "12.6.11"}}',
@@ -197,7 +211,11 @@ DPKG = (
     "ii \tnvidia-l4t-core\t36.4.7-20250918154033\nhi \tnvidia-l4t-kernel\t36.4.7-20250918154033\n"
     "rc \tnvidia-l4t-old\t35.4.1-2023\nii \tbash\t5.1\n"
 )
-COMMANDS = {"nvpmodel": "NV Power Mode: MAXN_SUPER\n2\n", "dpkg-query": DPKG}
+COMMANDS = {
+    "nvpmodel": "NV Power Mode: MAXN_SUPER\n2\n",
+    "dpkg-query": DPKG,
+    "nvme": '{"critical_warning":0,"percent_used":3,"media_errors":0}',
+}
 
 
 def test_a_board_in_order(make_host: Callable[..., Host]) -> None:
@@ -215,8 +233,23 @@ def test_a_board_in_order(make_host: Callable[..., Host]) -> None:
     assert facts["kernel"] == "5.15.148-tegra"
     assert facts["cgroup_version"] == 2
     assert (facts["uprobes"], facts["btf"]) == (True, False)
-    assert facts["power_mode"] == {"name": "MAXN_SUPER", "id": 2}
-    assert facts["memory"] == {"total_bytes": 7802332 * 1024, "available_bytes": 6123456 * 1024}
+    assert facts["power_mode"] == {
+        "name": "MAXN_SUPER",
+        "id": 2,
+        "gpu_cap_hz": None,
+        "emc_cap_hz": None,
+        "label_true": True,
+        "label_note": "the GPU may run up to 1020 MHz, as MAXN_SUPER says",
+    }
+    assert facts["memory"] == {
+        "total_bytes": 7802332 * 1024,
+        "available_bytes": 6123456 * 1024,
+        "cma_total_bytes": 262144 * 1024,
+        "cma_free_bytes": 12345 * 1024,
+        "nvmap_bytes": 415 << 20,
+        "largest_free_block_bytes": 4 << 20,
+    }
+    assert facts["thermal"] == [{"name": "gpu-thermal", "celsius": 50.218, "hot_celsius": 97.0}]
     assert [swap["device"] for swap in facts["swap"]] == ["/dev/zram0"]
     assert facts["nvme"] == [
         {
@@ -225,6 +258,13 @@ def test_a_board_in_order(make_host: Callable[..., Host]) -> None:
             "size_bytes": 1953525168 * 512,
             "read_ahead_kb": 128,
             "scheduler": "none",
+            "health": {
+                "state": "live",
+                "celsius": 41.85,
+                "critical_warning": 0,
+                "percent_used": 3,
+                "media_errors": 0,
+            },
         }
     ]
     assert facts["cuda"] == {"version": "12.6.11", "nvcc": "/usr/local/cuda/bin/nvcc"}
@@ -245,7 +285,7 @@ def test_no_single_file_is_needed(make_host: Callable[..., Host], missing: str) 
 def test_odd_content_anywhere_fails_nothing(make_host: Callable[..., Host], odd: bytes) -> None:
     facts = _jetson.gather(make_host(dict.fromkeys(BOARD, odd), dict.fromkeys(COMMANDS, odd.decode(errors="replace"))))
     assert facts["is_jetson"] is False
-    assert facts["memory"] == {"total_bytes": None, "available_bytes": None}
+    assert set(facts["memory"].values()) == {None}
 
 
 def test_no_jetson_says_what_was_read(make_host: Callable[..., Host]) -> None:
@@ -293,7 +333,7 @@ def test_power_mode_of_a_tool_that_hangs(make_host: Callable[..., Any]) -> None:
     host = make_host(files, {"dpkg-query": DPKG})
     host.commands["nvpmodel"] = CommandResult(None, "", "", "no answer within 5 s")
     facts = _jetson.gather(host)
-    assert facts["power_mode"] == {"name": "25W", "id": 1}
+    assert (facts["power_mode"]["name"], facts["power_mode"]["id"]) == ("25W", 1)
     assert any("no answer within 5 s" in warning for warning in facts["warnings"])
 
 
@@ -308,9 +348,9 @@ PARSERS: list[Callable[[str], Any]] = [
     _jetson.parse_nv_tegra_release,
     _jetson.parse_l4t_package,
     _jetson.parse_packages,
-    _jetson.parse_nvpmodel_query,
-    _jetson.parse_nvpmodel_status,
-    _jetson.parse_nvpmodel_conf,
+    _power.parse_query,
+    _power.parse_status,
+    _power.parse_conf_names,
     _jetson.parse_meminfo,
     _jetson.parse_swaps,
     _jetson.parse_cpu_list,

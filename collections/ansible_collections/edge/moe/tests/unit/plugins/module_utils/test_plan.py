@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.edge.moe.plugins.module_utils import _plan
+from ansible_collections.edge.moe.plugins.module_utils import _estimate, _plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +63,12 @@ GEMMA_E2B = model(2900, kv=18432, embedding=1536, vocabulary=262144)
 GEMMA_E4B = model(4700, kv=43008, embedding=2560, vocabulary=262144)
 DEMO = model(16.2, 1071, 38.25, 0.6, kv=8192, embedding=512, vocabulary=512, context_train=4096)
 
-ORIN_NANO = {"memory": {"total_bytes": 7620 * MIB, "available_bytes": 6 * GIB}, "cores": 6, "cuda": {"version": "12.6"}}
+ORIN_NANO = {
+    "board": "orin-nano-8gb",
+    "memory": {"total_bytes": 7620 * MIB, "available_bytes": 6 * GIB},
+    "cores": 6,
+    "cuda": {"version": "12.6"},
+}
 VIRTUAL = {"memory": {"total_bytes": 747716608, "available_bytes": 561000448}, "cores": 2, "cuda": None}
 
 
@@ -162,6 +167,143 @@ def test_only_options_that_exist_and_a_reason_for_each_value(gguf: dict[str, Any
     json.dumps(made)
 
 
+# Estimates
+
+
+@pytest.mark.parametrize(
+    ("gguf", "overrides", "published"),
+    [
+        # decode of the published runs: mmap without and with the floor, the cache with it, and the 20B in its ways
+        (QWEN35B, {"decision": "mmap", "floor": False}, 2.73),
+        (QWEN35B, {"decision": "mmap"}, 3.37),
+        (QWEN35B, {"cache_mib": 2048}, 4.96),
+        (GPT_OSS_20B, {"floor": False}, 2.86),
+        (GPT_OSS_20B, {}, 3.97),
+        (GPT_OSS_20B, {"cache_mib": 2048}, 2.70),
+    ],
+)
+def test_the_estimate_holds_the_published_speeds_in_its_range(
+    gguf: dict[str, Any], overrides: dict[str, Any], published: float
+) -> None:
+    estimate = plan(gguf, **overrides)["estimate"]
+    assert estimate["basis"] == "published"
+    assert estimate["low"] <= published <= estimate["high"]
+    assert estimate["high"] < 2 * estimate["low"]
+    assert "ms a token fixed" in estimate["sentence"]
+
+
+def test_another_board_is_a_guess_and_says_so() -> None:
+    other = plan(QWEN35B, {**ORIN_NANO, "board": None})["estimate"]
+    assert "a guess until it has been measured" in other["sentence"]
+    assert other["high"] > 2 * other["low"]
+
+
+def test_a_resident_model_is_guessed_from_the_memory() -> None:
+    estimate = plan(QWEN9B)["estimate"]
+    assert (estimate["basis"], estimate["mib_per_token"]) == ("bandwidth", 0)
+    assert estimate["low"] < 9 < estimate["high"]
+    assert "half of the 102 GB/s" in estimate["sentence"]
+    assert "MiB read" not in estimate["sentence"]
+
+
+def test_what_verify_measured_becomes_points() -> None:
+    cache_info = {"mode": "cache", "delivered_bytes": 7 * MIB}
+    side = {"complete": True, "decode_tokens_per_s": 4.0, "nvme_bytes": 100 * MIB, "requests": [{"n_decoded": 10}] * 2}
+    result: dict[str, Any] = {"model": "m.gguf", "reference": side, "served": {**side, "cache_info": cache_info}}
+    assert _estimate.points_of_result(result, "m.gguf") == [
+        {"decode_tokens_per_s": 4.0, "mib_per_token": 5.0, "path": "mmap"},
+        {"decode_tokens_per_s": 4.0, "mib_per_token": 5.0, "path": "cache", "cache_mib": 7.0},
+    ]
+    # prompts miss as well, and their reads are not those of a token
+    result["served"]["cache"] = {"misses": {"decode": 30, "prefill": 10}, "read_bytes": 80 * MIB}
+    assert _estimate.points_of_result(result, "m.gguf")[1]["mib_per_token"] == 3.0
+    assert _estimate.points_of_result(result, "other.gguf") == []
+    assert _estimate.points_of_result({"model": "m.gguf", "served": {"complete": False}}, "m.gguf") == []
+    assert _estimate.points_of_result("odd", "m.gguf") == []
+
+
+def test_own_measurements_win() -> None:
+    slow_drive = [
+        {"decode_tokens_per_s": 1000 / (100 + 2.0 * 100), "mib_per_token": 100, "path": "cache"},
+        {"decode_tokens_per_s": 1000 / (100 + 2.0 * 300), "mib_per_token": 300, "path": "mmap"},
+    ]
+    made = _plan.make_plan(QWEN35B, ORIN_NANO, {}, {}, slow_drive)
+    estimate = made["estimate"]
+    assert (estimate["basis"], estimate["fixed_ms"], estimate["ms_per_mib"]) == ("measured", 100.0, 2.0)
+    assert "2 measurements of this board" in estimate["sentence"]
+    assert not any("edge.moe.verify" in sentence for sentence in made["would_change"])
+    one = _plan.make_plan(QWEN35B, ORIN_NANO, {}, {}, slow_drive[:1])["estimate"]
+    assert (one["ms_per_mib"], one["fixed_ms"]) == (0.4, 260.0)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [{}],
+        ["x"],
+        [{"decode_tokens_per_s": "fast", "mib_per_token": 1}],
+        [{"decode_tokens_per_s": float("inf"), "mib_per_token": 1}],
+        [{"decode_tokens_per_s": 0, "mib_per_token": 1}],
+        [{"decode_tokens_per_s": 3, "mib_per_token": -1}],
+        [{"decode_tokens_per_s": 3, "mib_per_token": 1, "path": "tape"}],
+    ],
+)
+def test_measurements_that_are_none_change_nothing(odd: list[Any]) -> None:
+    assert _plan.make_plan(QWEN35B, ORIN_NANO, {}, {}, odd)["estimate"]["basis"] == "published"
+
+
+def test_reads_follow_what_caches_of_this_board_have_read() -> None:
+    points = [
+        _estimate.Point(1, 300, "cache", 100),
+        _estimate.Point(1, 50, "cache", 300),
+        _estimate.Point(1, 9, "mmap"),
+    ]
+
+    def scale(size: float) -> float:
+        return _estimate.reads_scale(points, size, lambda _size: 100.0)
+
+    assert [scale(size) for size in (50, 100, 200, 300, 900)] == pytest.approx([3.0, 3.0, 1.75, 0.5, 0.5])
+    assert _estimate.reads_scale([], 100, lambda _size: 100.0) == 1.0
+    measured = [{"decode_tokens_per_s": 4, "mib_per_token": 444, "path": "cache", "cache_mib": 2268}]
+    assert _plan.make_plan(QWEN35B, ORIN_NANO, {}, {}, measured)["estimate"]["mib_per_token"] == 444
+
+
+def test_a_line_that_falls_does_not_make_reading_faster_than_not() -> None:
+    points = [_estimate.Point(5, 300, "cache"), _estimate.Point(2, 10, "cache")]
+    fixed, slopes, worst = _estimate.fit(points) or (0, {}, 0)
+    assert slopes == _estimate.MS_PER_MIB
+    assert fixed > 0
+    assert worst > 0.2
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 100))
+def test_more_held_never_misses_more(one: float, other: float, cycles: float) -> None:
+    low, high = sorted((one, other))
+    assert 0 <= _estimate.miss_share(high, cycles) <= _estimate.miss_share(low, cycles) <= 1
+
+
+def test_what_would_change_the_decision() -> None:
+    cached = " ".join(plan(QWEN35B)["would_change"])
+    assert "A board with" in cached
+    assert "A file of at most" in cached
+    assert "Below 1.25 token cycles" in cached
+    mmapped = " ".join(plan(GPT_OSS_20B)["would_change"])
+    assert "A cache becomes worth it with 3 token cycles, 3.55 GiB" in mmapped
+    resident = " ".join(plan(QWEN9B)["would_change"])
+    assert "A context of more than" in resident
+    assert "No context" in " ".join(plan(model(100, kv=1024))["would_change"])
+
+
+def test_the_longest_context_is_as_long_as_it_says() -> None:
+    for gguf in (QWEN9B, QWEN35B, GEMMA_E4B):
+        made = plan(gguf)
+        longest = made["context_max"]
+        assert longest >= made["context"]
+        again = plan(gguf, context=longest)
+        assert again["decision"] == made["decision"]
+    assert plan(QWEN9B, context=plan(QWEN9B)["context_max"] + 1)["decision"] == "mmap"
+
+
 # Overrides
 
 
@@ -173,6 +315,37 @@ def test_an_override_wins_and_tells_what_it_means() -> None:
     assert made["reasons"]["threads"].startswith("set by an override; the plan had 4")
     assert "lowest clock" in made["reasons"]["floor"]
     assert made["overridden"] == ["cache_mib", "context", "extra_args", "floor", "threads"]
+
+
+@pytest.mark.parametrize(
+    ("gguf", "overrides", "key", "says"),
+    [
+        (QWEN35B, {"parallel": 2}, "parallel", "each keeps 62.8 MiB of state"),
+        (QWEN35B, {"io_depth": 8}, "io_depth", "take cores from those that compute"),
+        (QWEN35B, {"io_depth": 1}, "io_depth", "Fewer reads are in flight"),
+        (QWEN35B, {"read_kib": 64}, "read_kib", "takes more reads"),
+        (QWEN9B, {"read_kib": 64}, "read_kib", "changes nothing here"),
+        (QWEN35B, {"threads": 12}, "threads", "halve a cache's speed"),
+        (QWEN35B, {"threads": 2}, "threads", "stay idle"),
+        (QWEN9B, {"threads": 12}, "threads", "wait for one another"),
+        (GPT_OSS_20B, {"threads": 2}, "threads", "fewer reads in flight"),
+        (QWEN35B, {"n_gpu_layers": 0}, "n_gpu_layers", "on the CPU, at its speed"),
+        (QWEN35B, {"read_ahead_kb": 8192}, "read_ahead_kb", "13 times slower"),
+        (QWEN35B, {"context": 8192}, "context", "8192 tokens take 222.8 MiB"),
+    ],
+)
+def test_each_override_states_what_it_means(
+    gguf: dict[str, Any], overrides: dict[str, Any], key: str, says: str
+) -> None:
+    assert says in plan(gguf, **overrides)["reasons"][key]
+
+
+def test_the_speed_is_compared_with_the_plan_s_own() -> None:
+    own = plan(QWEN35B)["estimate"]
+    assert own["without_overrides"] is None
+    slower = plan(QWEN35B, decision="mmap", floor=False)["estimate"]
+    assert slower["without_overrides"] == own["tokens_per_s"] > slower["tokens_per_s"]
+    assert slower["sentence"].endswith("Without the overrides it would be 4.7.")
 
 
 def test_empty_overrides_change_nothing() -> None:

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.edge.moe.plugins.module_utils import _floor_facts
 from ansible_collections.edge.moe.plugins.module_utils._devfreq import Sysfs
 from ansible_collections.edge.moe.plugins.modules import devfreq_facts
+from hypothesis import given
+from hypothesis import strategies as st
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "sysfs"
 NODE = "/sys/devices/platform/bus@0/17000000.gpu/devfreq/17000000.gpu"
@@ -27,7 +30,7 @@ edge_moe_clock_floor_updated_timestamp_seconds 1000.25
 
 
 def gather(root: Path, unit: str | None = None) -> Any:
-    return devfreq_facts.gather(Sysfs(str(root)), unit, 1002.75)
+    return _floor_facts.gather_devfreq(Sysfs(str(root)), unit, 1002.75)
 
 
 def test_facts_of_an_orin_nano_super() -> None:
@@ -140,3 +143,34 @@ def test_the_module_itself_runs_and_changes_nothing(board: str, check_mode: bool
     assert done.returncode == 0, done.stdout + done.stderr
     assert result["changed"] is False
     assert set(result["ansible_facts"]) == {"edge_moe_devfreq"}
+
+
+TRANS_STAT = """\
+     From  :   To
+           : 306000000 612000000 1020000000   time(ms)
+  306000000:         0         1         20   912345
+  612000000:         1         0          0       40
+*1020000000:        20         0          0     5678
+Total transition : 42
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "times", "changes"),
+    [
+        (TRANS_STAT, {"306000000": 912345, "612000000": 40, "1020000000": 5678}, 42),
+        ("Total transition : 0\n", None, 0),
+        ("Not Supported.\n", None, None),
+        ("", None, None),
+        (None, None, None),
+        ("306000000: 1", {"306000000": 1}, None),
+        ("* 306000000:   0   7\n", {"306000000": 7}, None),
+    ],
+)
+def test_time_in_state(text: str | None, times: dict[str, int] | None, changes: int | None) -> None:
+    assert _floor_facts.parse_trans_stat(text) == (times, changes)
+
+
+@given(st.text(max_size=300))
+def test_any_trans_stat_is_read(text: str) -> None:
+    _floor_facts.parse_trans_stat(text)

@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.edge.moe.plugins.modules import (
     expert_cache_facts,
     gguf_info,
+    health_info,
     jetson_facts,
     measure,
     model_file,
@@ -24,7 +27,7 @@ from ansible_collections.edge.moe.plugins.modules import (
     verdict,
 )
 
-MODULES = [expert_cache_facts, gguf_info, jetson_facts, measure, model_file, serving_plan, verdict]
+MODULES = [expert_cache_facts, gguf_info, health_info, jetson_facts, measure, model_file, serving_plan, verdict]
 Run = Callable[..., dict[str, Any]]
 
 
@@ -71,7 +74,8 @@ def test_each_module_documents_itself(module: Any) -> None:
     documentation = yaml.safe_load(module.DOCUMENTATION)
     assert documentation["module"] == module.__name__.rsplit(".", 1)[-1]
     assert documentation["version_added"] == "1.0.0"
-    assert set(documentation["attributes"]) == {"check_mode", "diff_mode"}
+    shared = documentation.get("extends_documentation_fragment")
+    assert shared == ["edge.moe.attributes.reads"] or set(documentation["attributes"]) == {"check_mode", "diff_mode"}
     for task in yaml.safe_load(module.EXAMPLES):
         assert any(key.startswith(("edge.moe.", "ansible.builtin.")) for key in task)
     for entry in yaml.safe_load(module.RETURN).values():
@@ -96,6 +100,31 @@ def test_every_value_of_a_plan_and_a_header_is_documented(run: Run, gguf: Any, t
     assert set(plan) == documented(yaml.safe_load(serving_plan.RETURN)) - {"plan"}
     judged = run(verdict, reference={}, served={}, plan=plan)["verdict"]
     assert set(judged) == documented(yaml.safe_load(verdict.RETURN)) - {"verdict"}
+
+
+@pytest.mark.parametrize("name", ["jetson_facts", "devfreq_facts", "expert_cache_facts", "health_info"])
+def test_a_look_is_short_and_small(name: str) -> None:
+    """Under 1.5 s and 32 MiB on a board; here the CPU's time counts, as others may keep the machine busy."""
+    script = (
+        "import contextlib, sys, time\n"
+        f"from ansible_collections.edge.moe.plugins.modules import {name} as module\n"
+        "with contextlib.suppress(SystemExit):\n"
+        "    module.main()\n"
+        "peak = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
+        "print(time.process_time(), peak, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input='{"ANSIBLE_MODULE_ARGS": {}}',
+        cwd=Path(__file__).parents[7],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    spent, kib = done.stderr.split()[-2:]
+    assert float(spent) < 1.5
+    assert int(kib) < 32 * 1024
+    assert json.loads(done.stdout)["changed"] is False
 
 
 def test_gguf_info_fails_with_one_line(run: Run, tmp_path: Path) -> None:
