@@ -23,14 +23,14 @@ def test_without_uprobes_each_says_what_is_missing(name: str, tmp_path: Path, mo
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(floor_service, "UPROBES", tmp_path / "type")
     with pytest.raises(BenchError, match="CONFIG_UPROBE_EVENTS"):
-        importlib.import_module(bench.BENCHES[name]).measure()
+        importlib.import_module(f"{bench.__name__}.{name}").measure()
 
 
 @pytest.mark.parametrize("name", FLOOR)
 def test_without_root_each_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(BenchError, match="needs root"):
-        importlib.import_module(bench.BENCHES[name]).measure()
+        importlib.import_module(f"{bench.__name__}.{name}").measure()
 
 
 def test_percentile_is_a_value_that_was_seen() -> None:

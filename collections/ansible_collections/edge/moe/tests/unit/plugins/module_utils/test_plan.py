@@ -321,7 +321,7 @@ def test_an_override_wins_and_tells_what_it_means() -> None:
     ("gguf", "overrides", "key", "says"),
     [
         (QWEN35B, {"parallel": 2}, "parallel", "each keeps 62.8 MiB of state"),
-        (QWEN35B, {"io_depth": 8}, "io_depth", "take cores from those that compute"),
+        (QWEN35B, {"io_depth": 32}, "io_depth", "A deeper queue serves"),
         (QWEN35B, {"io_depth": 1}, "io_depth", "Fewer reads are in flight"),
         (QWEN35B, {"read_kib": 64}, "read_kib", "takes more reads"),
         (QWEN9B, {"read_kib": 64}, "read_kib", "changes nothing here"),
