@@ -25,7 +25,7 @@ class Setting:
     threads: int
     read_ahead_kb: int
     cache_mib: int = 0
-    io_depth: int = 4
+    io_depth: int = 16
     read_kib: int = 1024
 
     def environment(self) -> dict[str, str]:
@@ -104,7 +104,7 @@ def mmap_settings() -> list[Setting]:
 def cache_settings() -> list[Setting]:
     """What the cache side is tuned over. 1000 MB must hold dense weights, KV and compute buffers beside the slab."""
     cores = os.cpu_count() or 2
-    return [Setting(cores, 128, mib, depth) for mib in (650, 720) for depth in (2, 4)]
+    return [Setting(cores, 128, mib, depth) for mib in (650, 720) for depth in (4, 16)]
 
 
 def alternating(number: int, mmap: Setting, cache: Setting) -> list[tuple[str, Setting]]:
