@@ -117,6 +117,9 @@ def fit(points: Sequence[Point]) -> tuple[float, dict[str, float], float] | None
     slopes = dict(MS_PER_MIB)
     if spread > max(1.0, mean_read * 0.05) ** 2:
         slope = sum((read - mean_read) * (time - mean_time) for read, time in zip(reads, times, strict=True)) / spread
+        # A line that would make a token without reads take less than no time is drawn through nothing instead.
+        if mean_time < slope * mean_read:
+            slope = sum(read * time for read, time in zip(reads, times, strict=True)) / sum(read**2 for read in reads)
         # A line that falls was measured while something else changed: it says nothing about reads.
         if slope >= 0:
             slopes = dict.fromkeys(MS_PER_MIB, slope)
@@ -128,25 +131,22 @@ def fit(points: Sequence[Point]) -> tuple[float, dict[str, float], float] | None
     return fixed, slopes, worst
 
 
-def reads_scale(points: Sequence[Point], cache_mib: float, predict: Callable[[float], float]) -> float:
-    """What the reads that the curve predicts are to be multiplied with, from caches that this board has measured.
+def cache_reads(points: Sequence[Point], cache_mib: float, predict: Callable[[float], float]) -> float:
+    """MiB that a token reads with a cache of that size; `predict` is the curve's answer for a size in MiB.
 
-    Between two sizes the factor moves evenly with the size; beyond them it stays as it is. `predict` gives MiB a token
-    for a size in MiB.
+    Between two sizes that this board has measured the reads move evenly with the size. Beyond them the curve is taken,
+    multiplied with what it was wrong by at the nearest one.
     """
-    known: dict[float, float] = {}
-    for point in points:
-        if point.path == "cache" and point.cache_mib and (predicted := predict(point.cache_mib)) > 0:
-            known[point.cache_mib] = point.mib_per_token / predicted
-    if not known:
-        return 1.0
+    known = {point.cache_mib: point.mib_per_token for point in points if point.path == "cache" and point.cache_mib}
     sizes = sorted(known)
-    if cache_mib <= sizes[0]:
-        return known[sizes[0]]
     for left, right in itertools.pairwise(sizes):
-        if cache_mib <= right:
+        if left <= cache_mib <= right:
             return known[left] + (known[right] - known[left]) * (cache_mib - left) / (right - left)
-    return known[sizes[-1]]
+    if not sizes:
+        return predict(cache_mib)
+    nearest = sizes[0] if cache_mib <= sizes[0] else sizes[-1]
+    there = predict(nearest)
+    return predict(cache_mib) * known[nearest] / there if there > 0 else known[nearest]
 
 
 def points_of(measurements: Sequence[Any]) -> list[Point]:

@@ -488,9 +488,10 @@ class _Planner:
                 decision, is_moe, cycle, experts, dense, int(cache_bytes), self.total - fixed
             )
 
-        read = reads(cache_mib * MIB)
         if decision == "cache":
-            read *= _estimate.reads_scale(self.points, cache_mib, lambda size: reads(size * MIB))
+            read = _estimate.cache_reads(self.points, cache_mib, lambda size: reads(size * MIB))
+        else:
+            read = reads(0)
         gpu_board = self.jetson.get("board") if self.cuda else None
         return _estimate.estimate(decision, read, (dense + cycle) / MIB, floor, gpu_board, self.points)
 

@@ -259,13 +259,25 @@ def test_reads_follow_what_caches_of_this_board_have_read() -> None:
         _estimate.Point(1, 9, "mmap"),
     ]
 
-    def scale(size: float) -> float:
-        return _estimate.reads_scale(points, size, lambda _size: 100.0)
+    def reads(size: float) -> float:
+        return _estimate.cache_reads(points, size, lambda mib: 600 - mib)
 
-    assert [scale(size) for size in (50, 100, 200, 300, 900)] == pytest.approx([3.0, 3.0, 1.75, 0.5, 0.5])
-    assert _estimate.reads_scale([], 100, lambda _size: 100.0) == 1.0
+    assert [reads(size) for size in (100, 200, 300)] == pytest.approx([300, 175, 50])
+    assert [reads(size) for size in (50, 450)] == pytest.approx([330, 25])
+    assert _estimate.cache_reads([], 100, lambda _size: 100.0) == 100
+    assert _estimate.cache_reads(points, 450, lambda _size: 0.0) == 50
     measured = [{"decode_tokens_per_s": 4, "mib_per_token": 444, "path": "cache", "cache_mib": 2268}]
     assert _plan.make_plan(QWEN35B, ORIN_NANO, {}, {}, measured)["estimate"]["mib_per_token"] == 444
+
+
+def test_no_token_takes_less_than_no_time() -> None:
+    fixed, slopes, _worst = _estimate.fit([_estimate.Point(1, 100, "cache"), _estimate.Point(4, 50, "cache")]) or (
+        0,
+        {},
+        0,
+    )
+    assert fixed == pytest.approx(0, abs=20)
+    assert slopes["cache"] == pytest.approx((100 * 1000 + 50 * 250) / (100**2 + 50**2))
 
 
 def test_a_line_that_falls_does_not_make_reading_faster_than_not() -> None:
