@@ -13,6 +13,7 @@ from edge_moe_testbed.bench.figure import BenchError, Figure, bench_dir, load_fi
 BENCHES = (
     "decode_ratio",
     "prefill_ratio",
+    "lookahead_gain",
     "never_slower",
     "policy_gap",
     "read_efficiency",

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from edge_moe_testbed import models
@@ -27,6 +31,7 @@ class Setting:
     cache_mib: int = 0
     io_depth: int = 16
     read_kib: int = 1024
+    lookahead: str = "auto"
 
     def environment(self) -> dict[str, str]:
         if not self.cache_mib:
@@ -35,6 +40,7 @@ class Setting:
             "EDGE_MOE_CACHE_MIB": "auto" if self.cache_mib == AUTO else str(self.cache_mib),
             "EDGE_MOE_IO_DEPTH": str(self.io_depth),
             "EDGE_MOE_READ_KIB": str(self.read_kib),
+            "EDGE_MOE_LOOKAHEAD": self.lookahead,
         }
 
 
@@ -52,15 +58,24 @@ class Bench:
     def once(self, setting: Setting, prompts: Sequence[str], n_predict: int) -> list[dict[str, Any]]:
         """Drop the page cache, start a server with ``setting`` and run the prompts one after the other.
 
-        Returns for each the server's timings, the bytes read from the device, the token ids and the cache's line.
+        Returns for each the server's timings, the bytes read from the device, the token ids, the cache's line, and (the
+        same for all) the cache's counters at the end: those of decode where there is one for each phase.
         """
         self.read_ahead.set(setting.read_ahead_kb)
         harness.drop_page_cache(self.model)
         side = {0: "mmap", AUTO: "auto"}.get(setting.cache_mib, "cache")
         log = bench_dir() / "log" / f"{self.name}-{side}.log"
-        with harness.server(
-            self.root, self.model, log, threads=setting.threads, environment=setting.environment(), limit=self.limit
-        ) as server:
+        with (
+            tempfile.TemporaryDirectory() as stats,
+            harness.server(
+                self.root,
+                self.model,
+                log,
+                threads=setting.threads,
+                environment={**setting.environment(), "EDGE_MOE_STATS_DIR": stats},
+                limit=self.limit,
+            ) as server,
+        ):
             results = []
             for prompt in prompts:
                 before = harness.bytes_read(self.device)
@@ -73,7 +88,12 @@ class Bench:
                 raise BenchError(
                     f"the server's log does not say '{wanted}', so this run measures something else: {log}"
                 )
-        return [{**result, "said": said[0]} for result in results]
+            time.sleep(1.2)  # the health file is written once a second
+            counters = {}
+            for line in (Path(stats) / f"cache-{server.process.pid}.prom").read_text().splitlines():
+                if found := re.match(r'edge_moe_cache_(\w+)\{pid="\d+"(?:,phase="decode")?\} (\S+)$', line):
+                    counters[found[1]] = float(found[2])
+        return [{**result, "said": said[0], "cache": counters} for result in results]
 
 
 @contextlib.contextmanager
