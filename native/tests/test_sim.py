@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command line of edge-moe-sim. The program's path is the first argument."""
+"""The command line of edge-moe-sim. The arguments are what runs it: its path, behind an emulator's words if any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-SIM = ""
+SIM: list[str] = []
 # Recordings of real models, where a machine has them beside the project.
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 OWN = """\
@@ -34,7 +34,7 @@ class CommandLine(unittest.TestCase):
         return str(path)
 
     def run_sim(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([SIM, *words], capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run([*SIM, *words], capture_output=True, text=True, check=False, timeout=60)
 
     def refused(self, message: str, *words: str) -> None:
         done = self.run_sim(*words)
@@ -109,5 +109,6 @@ class CommandLine(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    SIM = sys.argv.pop(1)
+    SIM = sys.argv[1:]
+    del sys.argv[1:]
     unittest.main()

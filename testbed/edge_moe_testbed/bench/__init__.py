@@ -12,6 +12,7 @@ from edge_moe_testbed.bench.figure import BenchError, Figure, bench_dir, load_fi
 # Each is a module of this package.
 BENCHES = (
     "decode_ratio",
+    "decode_bound",
     "prefill_ratio",
     "lookahead_gain",
     "never_slower",

@@ -104,7 +104,7 @@ def prepared(
     if os.geteuid() != 0:
         raise BenchError("needs root to limit memory and to tune read_ahead_kb: sudo make bench")
     # a group of its own: two benchmarks at once must not share one limit
-    with harness.memory_limit(f"edge-moe-bench-{os.getpid()}", limit_bytes) as limit:
+    with harness.memory_limit(f"edge-moe-{name}-{os.getpid()}", limit_bytes) as limit:
         bench = Bench(name, limit, model, shape)
         try:
             yield bench
