@@ -57,10 +57,10 @@ def tune(bench: Bench, candidates: list[Setting]) -> tuple[dict[str, Setting], l
         print(
             f"  tune {setting}: {', '.join(f'{length}: {result[length]:.1f} tok/s' for length in LENGTHS)}", flush=True
         )
-    best = {
-        length: max(zip(seen, candidates, strict=True), key=lambda pair, at=length: float(pair[0][at]))[1]  # type: ignore[misc]
-        for length in LENGTHS
-    }
+    best = {}
+    for length in LENGTHS:
+        speeds = [float(result[length]) for result in seen]
+        best[length] = candidates[speeds.index(max(speeds))]
     return best, seen
 
 
