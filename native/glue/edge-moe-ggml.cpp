@@ -272,7 +272,7 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
             request.piece_bytes * (uint64_t) EMC_STAGING);
         if (request.asked_bytes >= all_bytes) {
             fits = true;
-            return "auto: the model fits in memory, where the mapping is as fast as any cache";
+            return "auto: the model fits in memory";
         }
     }
     const emc_budget budget = emc_budget_fit(request);

@@ -6,9 +6,10 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from types import TracebackType
 from edge_moe_testbed.paths import cache_dir
 
 HEARTBEAT_S = 10.0
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 class TestbedError(Exception):
@@ -27,6 +29,31 @@ class TestbedError(Exception):
 def home() -> Path:
     """The cache folder: images, boards, downloads. Everything in it can be made again."""
     return cache_dir().absolute()
+
+
+def run_playbook(
+    book: str | Path,
+    inventory: Path,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = 600,
+) -> subprocess.CompletedProcess[str]:
+    """Run a playbook as a user at the project's root would; nobody answers questions. The caller judges its end."""
+    return subprocess.run(
+        [str(Path(sys.executable).parent / "ansible-playbook"), str(book), "-i", str(inventory), *arguments],
+        cwd=PROJECT,
+        env={
+            **os.environ,
+            "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
+            "LC_ALL": "C.UTF-8",
+            **(environment or {}),
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
 
 
 def say(text: str) -> None:

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from edge_moe_testbed.common import PROJECT, run_playbook
 
-PROJECT = Path(__file__).resolve().parents[2]
 NATIVE = PROJECT / "native"
 
 
@@ -63,21 +61,12 @@ class Playbook:
         members = {name: {**local, **extra} for name, extra in (hosts or {"board": {}}).items()}
         inventory = self.folder / "inventory.json"
         inventory.write_text(json.dumps({"all": {"children": {"jetson": {"hosts": members}}}}))
-        result = subprocess.run(
-            [str(Path(sys.executable).parent / "ansible-playbook"), book, "-i", str(inventory), *arguments],
-            cwd=PROJECT,
-            env={
-                **os.environ,
-                "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
-                "ANSIBLE_NOCOLOR": "1",
-                "EDGE_MOE_HOME": str(self.folder / "home"),
-                "LC_ALL": "C.UTF-8",
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
+        result = run_playbook(
+            book,
+            inventory,
+            *arguments,
+            environment={"ANSIBLE_NOCOLOR": "1", "EDGE_MOE_HOME": str(self.folder / "home")},
+            timeout_s=300,
         )
         return Played(result.returncode, result.stdout + result.stderr)
 

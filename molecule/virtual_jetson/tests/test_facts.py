@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from edge_moe_testbed.common import run_playbook
 
-PROJECT = Path(__file__).resolve().parents[3]
 MODULES = ("jetson_facts", "devfreq_facts", "expert_cache_facts")
 WAYS = {"root": {"become": True}, "check": {"become": True, "check_mode": True}, "user": {"become": False}}
 Facts = dict[str, Any]
@@ -49,16 +47,7 @@ def gathered(host: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, F
     book = folder / "facts.yml"
     book.write_text(json.dumps([{"hosts": host.backend.get_hostname(), "gather_facts": False, "tasks": tasks}]))
     inventory = Path(os.environ.get("MOLECULE_SCENARIO_DIRECTORY") or Path(__file__).parents[1]) / "inventory"
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "ansible-playbook"), str(book), "-i", str(inventory)],
-        cwd=PROJECT,
-        env={**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "LC_ALL": "C.UTF-8"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    done = run_playbook(book, inventory)
     assert done.returncode == 0, done.stdout + done.stderr
     if os.environ.get("EDGE_MOE_RECORD"):
         shutil.copy(written, os.environ["EDGE_MOE_RECORD"])

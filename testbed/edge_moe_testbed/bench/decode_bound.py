@@ -16,7 +16,7 @@ from typing import Any
 
 from edge_moe_testbed import models
 from edge_moe_testbed.bench import reading, serving
-from edge_moe_testbed.bench.figure import BenchError, Figure, machine
+from edge_moe_testbed.bench.figure import BenchError, Figure
 from edge_moe_testbed.bench.serving import Setting
 from edge_moe_testbed.prompts import prompts
 
@@ -76,15 +76,10 @@ def measure() -> Figure:
         goal=0.80,
         better="higher",
         detail={
-            "machine": machine(),
-            "limit_bytes": serving.LIMIT_BYTES,
-            "model": asdict(models.BENCH),
-            "prompts": PROMPT_IDS,
-            "n_predict": N_PREDICT,
+            **serving.conditions(PROMPT_IDS, N_PREDICT),
             "cache": asdict(cache),
             "fio": best,
             "read_bytes": size,
             "runs": runs,
-            "text_equal": True,
         },
     )

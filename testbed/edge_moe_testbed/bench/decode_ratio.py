@@ -12,9 +12,8 @@ import statistics
 from dataclasses import asdict
 from typing import Any
 
-from edge_moe_testbed import models
 from edge_moe_testbed.bench import serving
-from edge_moe_testbed.bench.figure import BenchError, Figure, machine
+from edge_moe_testbed.bench.figure import BenchError, Figure
 from edge_moe_testbed.bench.serving import Bench, Setting
 from edge_moe_testbed.prompts import prompts
 
@@ -74,16 +73,11 @@ def measure() -> Figure:
         goal=4.0,
         better="higher",
         detail={
-            "machine": machine(),
-            "limit_bytes": serving.LIMIT_BYTES,
-            "model": asdict(models.BENCH),
-            "prompts": PROMPT_IDS,
-            "n_predict": N_PREDICT,
+            **serving.conditions(PROMPT_IDS, N_PREDICT),
             "mmap": asdict(mmap_best),
             "cache": asdict(cache_best),
             "mmap_tuning": mmap_seen,
             "cache_tuning": cache_seen,
             "runs": runs,
-            "text_equal": True,
         },
     )

@@ -10,36 +10,25 @@ Goal: 0.6 CPU seconds a host. A fleet of 100 boards that is looked at every five
 from __future__ import annotations
 
 import json
-import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from edge_moe_testbed.bench.figure import BenchError, Figure, machine
+from edge_moe_testbed.common import PROJECT, run_playbook
 
 HOSTS = 20
 RUNS = 3
 GOAL_CPU_S_A_HOST = 0.6
-PROJECT = Path(__file__).resolve().parents[3]
 BOARD = PROJECT / "collections/ansible_collections/edge/moe/tests/unit/fixtures/sysfs/orin-nano-super"
 
 
 def one_look(inventory: Path) -> dict[str, float]:
     """Wall and CPU seconds of one run over all hosts, which has to end well."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "ansible-playbook"), "playbooks/health.yml", "-i", str(inventory)],
-        cwd=PROJECT,
-        env={**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "LC_ALL": "C.UTF-8"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    done = run_playbook("playbooks/health.yml", inventory)
     wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0 or done.stdout.count("  ok  ") < HOSTS:
         raise BenchError(f"the health playbook ended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-500:]}")

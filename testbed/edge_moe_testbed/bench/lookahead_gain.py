@@ -15,7 +15,7 @@ from typing import Any
 
 from edge_moe_testbed import models
 from edge_moe_testbed.bench import serving
-from edge_moe_testbed.bench.figure import BenchError, Figure, machine
+from edge_moe_testbed.bench.figure import BenchError, Figure
 from edge_moe_testbed.bench.serving import Setting
 from edge_moe_testbed.prompts import prompts
 
@@ -67,15 +67,10 @@ def measure() -> Figure:
         goal=1.0,
         better="higher",
         detail={
-            "machine": machine(),
-            "limit_bytes": serving.LIMIT_BYTES,
-            "model": asdict(models.BENCH),
+            **serving.conditions(PROMPT_IDS, N_PREDICT),
             "setting": asdict(without),
-            "prompts": PROMPT_IDS,
-            "n_predict": N_PREDICT,
             "accuracy": statistics.median(pair["with"]["accuracy"] for pair in runs),
             "waste": statistics.median(pair["with"]["waste"] for pair in runs),
             "runs": runs,
-            "text_equal": True,
         },
     )

@@ -16,9 +16,8 @@ import statistics
 from dataclasses import asdict
 from typing import Any
 
-from edge_moe_testbed import models
 from edge_moe_testbed.bench import serving
-from edge_moe_testbed.bench.figure import BenchError, Figure, machine
+from edge_moe_testbed.bench.figure import BenchError, Figure
 from edge_moe_testbed.bench.serving import Bench, Setting
 from edge_moe_testbed.prompts import prompts
 
@@ -100,16 +99,12 @@ def measure() -> Figure:
         goal=2.5,
         better="higher",
         detail={
-            "machine": machine(),
-            "limit_bytes": serving.LIMIT_BYTES,
-            "model": asdict(models.BENCH),
+            **serving.conditions(SHORT_IDS, N_PREDICT),
             "ratios": ratios,
-            "n_predict": N_PREDICT,
             "mmap": {length: asdict(setting) for length, setting in mmap_best.items()},
             "cache": {length: asdict(setting) for length, setting in cache_best.items()},
             "mmap_tuning": mmap_seen,
             "cache_tuning": cache_seen,
             "runs": runs,
-            "text_equal": True,
         },
     )

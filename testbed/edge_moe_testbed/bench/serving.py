@@ -10,13 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from edge_moe_testbed import models
 from edge_moe_testbed.bench import harness
-from edge_moe_testbed.bench.figure import BenchError, bench_dir
+from edge_moe_testbed.bench.figure import BenchError, bench_dir, machine
 
 LIMIT_BYTES = 1000 * 10**6
 AUTO = -1
@@ -94,6 +94,18 @@ class Bench:
                 if found := re.match(r'edge_moe_cache_(\w+)\{pid="\d+"(?:,phase="decode")?\} (\S+)$', line):
                     counters[found[1]] = float(found[2])
         return [{**result, "said": said[0], "cache": counters} for result in results]
+
+
+def conditions(prompt_ids: Sequence[str], n_predict: int) -> dict[str, Any]:
+    """What every figure on the bench model under the usual limit says of its making; all of them compare texts."""
+    return {
+        "machine": machine(),
+        "limit_bytes": LIMIT_BYTES,
+        "model": asdict(models.BENCH),
+        "prompts": list(prompt_ids),
+        "n_predict": n_predict,
+        "text_equal": True,
+    }
 
 
 @contextlib.contextmanager
