@@ -46,12 +46,14 @@ struct edge_moe_call {
     std::vector<int32_t>          used;    // experts of the batch, by id
     std::vector<int32_t>          unused;  // the others
     std::vector<int32_t>          guesses;
+    std::vector<int32_t>          tail;    // [rows][used], what a prompt's last rows chose
     std::vector<int32_t>          entry;   // by expert: index into used
 };
 
 namespace {
 
 constexpr int GUESSES_MAX = 16;  // experts that are guessed for a token in a layer
+constexpr int TAIL_ROWS   = 64;  // of a prompt, that the policy hears of: later ones count most, and each costs a microsecond
 
 // Room that a cache which grows leaves at least; a sixteenth of what there was at load, if that is more.
 constexpr uint64_t ROOM_LEFT_MIN = 64ull << 20;
@@ -340,6 +342,7 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
         call->unused.reserve(request.n_experts);
         call->entry .resize (request.n_experts);
         call->guesses.reserve((size_t) GUESSES_MAX * EMC_DECODE_ROWS);
+        call->tail   .reserve((size_t) TAIL_ROWS * n_used);
         model.free_calls.push_back(std::move(call));
     }
 
@@ -466,6 +469,21 @@ static void look_ahead(served_model & model, int layer, const struct ggml_tensor
     model.cache->foresee(layer, guesses.data(), (int) guesses.size());
 }
 
+// The choices of a prompt's last rows. ids: [used, rows].
+static emc_tail tail_of(const struct ggml_tensor * ids, std::vector<int32_t> & experts) {
+    emc_tail tail;
+    tail.width  = (int) ids->ne[0];
+    tail.n_rows = (int) std::min<int64_t>(ids->ne[1], TAIL_ROWS);
+    experts.clear();
+    for (int64_t row = ids->ne[1] - tail.n_rows; row < ids->ne[1]; ++row) {
+        for (int64_t i = 0; i < ids->ne[0]; ++i) {
+            experts.push_back(*(const int32_t *) ((const char *) ids->data + row * ids->nb[1] + i * ids->nb[0]));
+        }
+    }
+    tail.experts = experts.data();
+    return tail;
+}
+
 struct edge_moe_call * edge_moe_begin(const struct ggml_tensor * dst, const int64_t * row_counts, int nth) {
     registry & r = the_registry();
     if (!r.active.load(std::memory_order_acquire)) {
@@ -507,7 +525,9 @@ struct edge_moe_call * edge_moe_begin(const struct ggml_tensor * dst, const int6
             call->unused.push_back(e);
         }
     }
-    call->inner = model->cache->acquire(tensor.layer, tensor.kind, call->used.data(), (int) call->used.size(), ids->ne[1], ids, nth);
+    const bool prompt_begins = tensor.kind == 0 && emc_phase_of(ids->ne[1]) == EMC_PREFILL;
+    call->inner = model->cache->acquire(tensor.layer, tensor.kind, call->used.data(), (int) call->used.size(), ids->ne[1], ids, nth,
+        prompt_begins ? tail_of(ids, call->tail) : emc_tail());
     if (!call->inner) {
         std::lock_guard<std::mutex> lock(model->mutex);
         model->free_calls.push_back(std::move(call));

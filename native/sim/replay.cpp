@@ -27,7 +27,7 @@ emc_replay_result emc_replay(const emc_trace & trace, const std::string & policy
     emc_tick             tick  = 0;
     const clock_t        begin = clock();
     for (const emc_event & event : trace.events) {
-        if (event.n > slots) {
+        if (event.n > slots && !event.streams && !event.heard_only) {
             continue;
         }
         emc_slot_table & table = tables[one ? 0 : event.layer];
@@ -37,7 +37,13 @@ emc_replay_result emc_replay(const emc_trace & trace, const std::string & policy
             ids.push_back(base + trace.experts[event.first + i]);
         }
 
-        table.event(ids.data(), event.n, ++tick);
+        if (!event.heard) {
+            table.event(ids.data(), event.n, ++tick);
+        }
+        if (event.heard_only) {
+            result.outcomes.insert(result.outcomes.end(), ids.size(), EMC_HIT);
+            continue;
+        }
         uint64_t hits = 0;
         for (const int32_t id : ids) {
             if (table.find(id) != EMC_NO_SLOT) {
@@ -49,14 +55,20 @@ emc_replay_result emc_replay(const emc_trace & trace, const std::string & policy
             int32_t outcome = EMC_HIT;
             if (table.find(id) == EMC_NO_SLOT) {
                 int evicted = -1;
-                const emc_slot slot = table.begin_load(id, &evicted);
-                table.complete(slot, table.generation(slot));
-                outcome = evicted < 0 ? EMC_EMPTY_SLOT : evicted;
+                const emc_slot slot = table.begin_load(id, &evicted, event.streams);
+                if (slot == EMC_NO_SLOT) {
+                    outcome = EMC_PASSED;
+                } else {
+                    table.complete(slot, table.generation(slot));
+                    outcome = evicted < 0 ? EMC_EMPTY_SLOT : evicted;
+                }
             }
             result.outcomes.push_back(outcome);
         }
         for (const int32_t id : ids) {
-            table.unpin(table.find(id));
+            if (table.find(id) != EMC_NO_SLOT) {
+                table.unpin(table.find(id));
+            }
         }
         count(result, event, hits);
     }
@@ -69,13 +81,14 @@ emc_replay_result emc_replay_belady(const emc_trace & trace, int slots) {
     const auto   id_of = [&](const emc_event & event, int i) {
         return event.layer * trace.n_experts + trace.experts[event.first + i];
     };
+    const auto   left_out = [slots](const emc_event & event) { return event.n > slots || event.streams || event.heard_only; };
 
     // next[lookup]: the event that uses the same expert again
     std::vector<size_t> next(trace.experts.size(), never);
     std::vector<size_t> seen((size_t) trace.n_layers * trace.n_experts, never);
     for (size_t e = trace.events.size(); e-- > 0;) {
         const emc_event & event = trace.events[e];
-        for (int i = 0; event.n <= slots && i < event.n; ++i) {
+        for (int i = 0; !left_out(event) && i < event.n; ++i) {
             next[event.first + i] = seen[id_of(event, i)];
             seen[id_of(event, i)] = e;
         }
@@ -87,7 +100,7 @@ emc_replay_result emc_replay_belady(const emc_trace & trace, int slots) {
     std::vector<size_t> due(seen.size(), never);      // by id, its key in resident
     std::vector<bool>   is_resident(seen.size(), false);
     for (const emc_event & event : trace.events) {
-        if (event.n > slots) {
+        if (left_out(event)) {
             continue;
         }
         // take the event's experts out, make room among the others, then put them in
@@ -117,12 +130,12 @@ emc_replay_result emc_replay_belady(const emc_trace & trace, int slots) {
 std::string emc_replay_difference(const emc_trace & trace) {
     const std::vector<int32_t> outcomes = emc_replay(trace, trace.policy, trace.slots, emc_pool::LAYER).outcomes;
     const auto words = [](int32_t outcome) {
-        return outcome == EMC_HIT ? "a hit" : outcome == EMC_EMPTY_SLOT ? "a load into an empty slot" :
+        return outcome == EMC_HIT ? "a hit" : outcome == EMC_EMPTY_SLOT ? "a load into an empty slot" : outcome == EMC_PASSED ? "no load" :
             "a load that evicted " + std::to_string(outcome);
     };
     for (size_t e = 0; e < trace.events.size(); ++e) {
         const emc_event & event = trace.events[e];
-        if (event.n > trace.slots) {
+        if (event.n > trace.slots && !event.streams && !event.heard_only) {
             return "event " + std::to_string(e + 1) + " has more experts than a layer has slots";
         }
         for (size_t i = event.first; i < event.first + event.n; ++i) {

@@ -2,7 +2,7 @@
 // Replays a trace through the slot table and the policy that serve in the engine, and through the optimum.
 //
 // An event is atomic, as in the engine: all its experts are looked up and held before the first is loaded. An event
-// of more experts than a layer has slots is left out, since the engine computes it from the mapping.
+// of more experts than a layer has slots is left out, since the engine computes it from the mapping or streams it.
 #pragma once
 
 #include "trace.h"

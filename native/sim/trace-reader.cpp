@@ -182,16 +182,25 @@ private:
     void event(cursor & c) {
         const int layer = c.number("a layer", 0, trace.n_layers - 1);
         c.expect(" ");
-        const emc_phase phase = emc_phase_of(c.number("rows", 1, INT32_MAX));
+        const int       rows       = c.number("rows", 0, INT32_MAX);
+        const bool      heard_only = rows == 0;
+        const bool      streams    = !heard_only && c.accept('~');
+        const emc_phase phase      = heard_only ? EMC_PREFILL : emc_phase_of(rows);
         if (prefill == emc_prefill::SKIP && phase == EMC_PREFILL) {
             return;
         }
+        const bool heard = !trace.events.empty() && trace.events.back().heard_only && trace.events.back().layer == layer;
         begin(layer, phase);
-        do {
+        trace.events.back().heard_only = heard_only;
+        trace.events.back().heard      = heard && !heard_only;
+        trace.events.back().streams    = streams;
+        while (!c.at_end() || trace.events.back().n + streams == 0) {
             c.expect(" ");
             add_new(c.number("an expert", 0, trace.n_experts - 1));
             int32_t outcome = EMC_HIT;
-            if (c.accept('+')) {
+            if (streams && c.accept('-')) {
+                outcome = EMC_PASSED;
+            } else if (!heard_only && c.accept('+')) {
                 const std::string victim = c.until(' ');
                 cursor v(victim);
                 outcome = victim.empty() ? EMC_EMPTY_SLOT : v.number("a victim", 0, trace.n_experts - 1);
@@ -200,7 +209,7 @@ private:
                 }
             }
             trace.outcomes.push_back(outcome);
-        } while (!c.at_end());
+        }
     }
 };
 

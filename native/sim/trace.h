@@ -10,12 +10,16 @@
 // What became of one lookup; 0 and up: a load that evicted this expert.
 constexpr int32_t EMC_HIT        = -1;
 constexpr int32_t EMC_EMPTY_SLOT = -2;
+constexpr int32_t EMC_PASSED     = -3;  // of a stream: no load, what could have gone was worth more
 
 struct emc_event {
     int32_t   layer;
     emc_phase phase;
     size_t    first;  // its lookups are first .. first + n - 1
     int32_t   n;
+    bool      heard_only = false;  // by the policy, ahead of the batch that it is a part of: nothing is looked up
+    bool      heard      = false;  // such events came ahead of it
+    bool      streams    = false;  // it loads only what is worth more than what would go
 };
 
 struct emc_trace {

@@ -499,6 +499,27 @@ static void joined_slot_of_a_stream() {
     f.cache->check();
 }
 
+// A prompt leaves the experts of its last rows behind, latest first, in place of those that it does not use itself.
+static void last_rows_get_slots() {
+    const std::vector<int32_t> used = { 0, 1, 4, 5, 6 };
+    const std::vector<int32_t> rows = { 0, 5, 4, 1, 0, 6 };  // three of two
+    fixture f(4, 1 << 20, 2);
+    f.event(0, { 0, 1, 2, 3 });
+    f.drive_at_once();
+    for (int kind = 0; kind < 3; ++kind) {
+        f.compute(f.cache->acquire(0, kind, used.data(), 5, 8, "prompt", 1, kind == 0 ? emc_tail{ rows.data(), 3, 2 } : emc_tail()));
+    }
+    emc_stats stats = f.cache->stats();
+    CHECK_EQ(stats.hits[EMC_PREFILL], 2u);
+    CHECK_EQ(stats.misses[EMC_PREFILL], 3u);
+    CHECK_EQ(stats.streamed[EMC_PREFILL], 1u);  // 5, whose row is the oldest
+    CHECK_EQ(stats.evictions, 2u);
+    f.event(0, { 0, 1, 4, 6 });
+    stats = f.cache->stats();
+    CHECK_EQ(stats.hits[EMC_DECODE], 4u);
+    f.cache->check();
+}
+
 static void error_in_a_stream_uses_mapping() {
     fixture f(4, 1 << 20, 2);
     f.event(0, EVEN);
@@ -713,6 +734,7 @@ int main(int argc, char ** argv) {
     late_read_keeps_buffer();
     second_stream();
     joined_slot_of_a_stream();
+    last_rows_get_slots();
     error_in_a_stream_uses_mapping();
     guesses_wait_for_what_is_asked_for();
     guess_is_joined();

@@ -72,7 +72,8 @@ static void run(test_random & random, const std::string & policy, int n_experts,
     const auto twin = emc_policy_make(policy, n_experts);  // hears the same, and names the victim that the table must evict
     plain_model model;
     model.in_use = n_slots;
-    uint64_t stale = 0;
+    uint64_t stale   = 0;
+    int      refused = 0;
 
     for (int step = 1; step <= steps; ++step) {
         const emc_tick now    = (emc_tick) step;
@@ -102,17 +103,32 @@ static void run(test_random & random, const std::string & policy, int n_experts,
             continue;
         }
         if (known == model.held.end()) {
-            const bool possible = model.available() > 0;
-            int expected = -1;
-            int evicted  = -2;
-            table.event(&expert, 1, now);
-            twin->on_event(&expert, 1, now);
-            const std::vector<int32_t> candidates = model.candidates();
-            if (!model.has_empty() && !candidates.empty()) {
-                expected = twin->victim(candidates.data(), (int) candidates.size());
-                CHECK(policy != "lru" || expected == model.least_recent(candidates));
+            bool possible = model.available() > 0;
+            int  expected = -1;
+            int  evicted  = -2;
+            const bool of_worth = random.in(0, 2) == 0;
+            // what has just been heard of is worth most to lru, and the model's order is that of loads
+            if (!of_worth || policy == "lru" || random.in(0, 1)) {
+                table.event(&expert, 1, now);
+                twin->on_event(&expert, 1, now);
             }
-            const emc_slot slot = table.begin_load(expert, &evicted);
+            std::vector<int32_t> candidates = model.candidates();
+            if (!model.has_empty() && !candidates.empty()) {
+                CHECK(policy != "lru" || twin->victim(candidates.data(), (int) candidates.size()) == model.least_recent(candidates));
+                if (of_worth) {
+                    candidates.insert(candidates.begin(), expert);
+                }
+                expected = twin->victim(candidates.data(), (int) candidates.size());
+                if (expected == expert) {
+                    possible = false;
+                    expected = -1;
+                    refused += 1;
+                }
+            }
+            const emc_slot slot = table.begin_load(expert, &evicted, of_worth);
+            if (!possible) {
+                CHECK_EQ(evicted, -1);
+            }
             CHECK_EQ(slot != EMC_NO_SLOT, possible);
             if (possible) {
                 CHECK_EQ(evicted, expected);

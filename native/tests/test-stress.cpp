@@ -123,7 +123,8 @@ static void context(emc_cache & cache, const std::vector<emc_layer> & layers, co
                         }
                         layer = l;
                         kind  = k;
-                        call  = cache.acquire(l, k, experts.data(), n, prefill ? 9 : 1, identity, n_threads);
+                        call  = cache.acquire(l, k, experts.data(), n, prefill ? 9 : 1, identity, n_threads,
+                            prefill && k == 0 && n % 2 ? emc_tail{ all.data(), n, 1 } : emc_tail());
                         if (!prefill && k == 0 && l + 1 < N_LAYERS) {
                             cache.foresee(l + 1, all.data(), 4);  // right by chance, often enough
                         }

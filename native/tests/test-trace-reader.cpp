@@ -46,6 +46,12 @@ static void good() {
     CHECK_EQ(emc_replay_difference(trace), std::string());
     CHECK(read(OWN, emc_prefill::SKIP, trace, error) && trace.events.size() == 5);
 
+    // a prompt that streams: two rows are heard of, one expert is worth more than what would go, one is not
+    CHECK(read(OWN + "0 0 1 2\n0 0 2 4\n0 9~ 10 2+5 4+9 1-\n0 1 4 2\n0 9~\n", emc_prefill::TOKENS, trace, error));
+    CHECK(trace.events.size() == 11 && trace.events[6].heard_only && !trace.events[6].heard && trace.events[8].heard && trace.events[8].streams);
+    CHECK(!trace.events[9].heard && trace.events[10].n == 0 && trace.outcomes[trace.events[8].first + 3] == EMC_PASSED);
+    CHECK(read(OWN + "0 0 1 2\n0 9~ 2+5\n", emc_prefill::SKIP, trace, error) && trace.events.size() == 5);
+
     // a server that was killed leaves half a line; one that could not write says so
     CHECK(read(OWN + "0 1 1", emc_prefill::TOKENS, trace, error) && trace.events.size() == 6 && trace.complete);
     CHECK(read(OWN + "# dropped 3 events\n", emc_prefill::TOKENS, trace, error) && !trace.complete);
@@ -87,7 +93,11 @@ static void bad() {
         { "edge-moe-trace 1 layers=2 experts=16 slots=4 policy=\n", "the line ends, expected the name of a policy" },
         { "edge-moe-trace 1 layers=2 experts=16 slots=4 policy=lru x=1\n", "\" x=1\", expected the name of a policy and the end" },
         { own + "2 1 3\n", "t:2: column 1: \"2 1 3\", expected a layer from 0 to 1" },
-        { own + "0 0 3\n", "t:2: column 3: \"0 3\", expected rows from 1 to" },
+        { own + "0 -1 3\n", "t:2: column 3: \"-1 3\", expected rows from 0 to" },
+        { own + "0 0~ 3\n", "t:2: column 4: \"~ 3\", expected ' '" },
+        { own + "0 0 3+\n", "t:2: column 6: \"+\", expected ' '" },
+        { own + "0 9 3-\n", "t:2: column 6: \"-\", expected ' '" },
+        { own + "0 9~ 3 3-\n", "t:2: expert 3 twice in one event" },
         { own + "0 1\n", "t:2: column 4: the line ends, expected ' '" },
         { own + "0 1 \n", "t:2: column 5: the line ends, expected an expert from 0 to 15" },
         { own + "0 1 3 16\n", "t:2: column 7: \"16\", expected an expert from 0 to 15" },

@@ -4,7 +4,7 @@
 #include "check.h"
 
 emc_slot_table::emc_slot_table(int n_experts, int n_slots, std::unique_ptr<emc_policy> policy_) :
-    slots(n_slots), in_use(n_slots), slot_of(n_experts, EMC_NO_SLOT), candidates(n_slots), policy(std::move(policy_)) {
+    slots(n_slots), in_use(n_slots), slot_of(n_experts, EMC_NO_SLOT), candidates((size_t) n_slots + 1), policy(std::move(policy_)) {
     EMC_CHECK(n_slots > 0 && policy);
 }
 
@@ -24,12 +24,15 @@ int emc_slot_table::empty() const {
     return n;
 }
 
-emc_slot emc_slot_table::begin_load(int expert, int * evicted) {
+emc_slot emc_slot_table::begin_load(int expert, int * evicted, bool of_worth) {
     EMC_CHECK(slot_of[expert] == EMC_NO_SLOT);
     *evicted = -1;
 
     emc_slot slot = EMC_NO_SLOT;
     int n_candidates = 0;
+    if (of_worth) {
+        candidates[n_candidates++] = expert;  // of equals the first goes: this one
+    }
     for (emc_slot s = 0; s < in_use && slot == EMC_NO_SLOT; ++s) {
         if (slots[s].state == emc_slot_state::EMPTY) {
             slot = s;
@@ -41,8 +44,12 @@ emc_slot emc_slot_table::begin_load(int expert, int * evicted) {
         if (n_candidates == 0) {
             return EMC_NO_SLOT;
         }
-        *evicted = policy->victim(candidates.data(), n_candidates);
-        slot = slot_of[*evicted];
+        const int32_t victim = policy->victim(candidates.data(), n_candidates);
+        if (victim == expert) {
+            return EMC_NO_SLOT;
+        }
+        *evicted = victim;
+        slot = slot_of[victim];
         EMC_CHECK(slot != EMC_NO_SLOT && evictable(slot));
         slot_of[*evicted] = EMC_NO_SLOT;
     }

@@ -45,8 +45,9 @@ public:
     void event(const int32_t * experts, int n, emc_tick now) { policy->on_event(experts, n, now); }
 
     // Give the expert a slot, pinned once. *evicted is the expert that had to go, or -1.
-    // EMC_NO_SLOT if every slot is pinned or loading. REQUIRES: find(expert) == EMC_NO_SLOT.
-    emc_slot begin_load(int expert, int * evicted);
+    // EMC_NO_SLOT if every slot is pinned or loading, or if the expert has to be of worth and the policy would sooner give
+    // it up again than any of those that could go. REQUIRES: find(expert) == EMC_NO_SLOT.
+    emc_slot begin_load(int expert, int * evicted, bool of_worth = false);
 
     void pin(emc_slot slot);
     void unpin(emc_slot slot);
@@ -87,7 +88,7 @@ private:
     std::vector<slot_info>      slots;
     int                         in_use;
     std::vector<emc_slot>       slot_of;     // by expert
-    std::vector<int32_t>        candidates;  // scratch for the policy, so that begin_load allocates nothing
+    std::vector<int32_t>        candidates;  // [slots + 1], scratch for the policy, so that begin_load allocates nothing
     std::unique_ptr<emc_policy> policy;
     uint64_t                    n_stale = 0;
 };

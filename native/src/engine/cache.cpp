@@ -102,7 +102,8 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
         call->pieces .resize(max_experts);
         call->order  .reserve(max_experts);
         call->pending.reserve(max_experts);
-        call->heard  .reserve(max_experts);
+        call->worthy .reserve(max_experts);
+        call->index_of.resize(max_experts);
         call->unread .reserve(max_experts);
         call->to_pass = std::make_unique<std::atomic<int>[]>((size_t) max_experts);
         free_calls.push_back(call.get());
@@ -212,7 +213,8 @@ void emc_cache::unpin_all(emc_call & call) {
     }
 }
 
-emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, int n, int64_t rows, const void * batch, int users) {
+emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, int n, int64_t rows, const void * batch, int users,
+        emc_tail tail) {
     layer_state &    layer   = layers.at(layer_id);
     emc_slot_table & table   = *layer.table;
     const emc_phase  phase   = emc_phase_of(rows);
@@ -265,63 +267,70 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
             }
         }
 
-        // what the policy and a replay hear of: a stream is an event only for the experts that it puts into slots
-        const int  n_fill = stream ? (first ? std::min(table.empty(), n_miss - n_claimed) : 0) : n_miss;
-        const bool event  = first && (!stream || n_fill > 0);
-        if (event) {
-            call->heard.clear();
-            for (int i = 0; i < n && (!stream || (int) call->heard.size() < n_fill); ++i) {
-                if (!stream || (call->slots[i] == EMC_NO_SLOT && call->buffers[i] == EMC_NO_BUFFER)) {
-                    call->heard.push_back(experts[i]);
-                }
-            }
-            tick += 1;
-            table.event(call->heard.data(), (int) call->heard.size(), tick);
-            if (trace) {
-                trace->begin(layer_id, rows);
-            }
+        if (first) {
+            hear(*call, rows, tail, stream);
         }
-        std::vector<emc_slot> loading;
-        call->unread.clear();
-        call->next_unread = 0;
+        emc_trace_writer * const record = first ? trace.get() : nullptr;
         for (int i = 0; i < n; ++i) {
             if (call->slots[i] != EMC_NO_SLOT) {
                 prove(layer, call->slots[i]);
-                if (trace && event && !stream) {
-                    trace->hit(experts[i]);
-                }
                 counters.lookups[phase] += first;
                 counters.hits[phase]    += first;
-            } else if (call->buffers[i] != EMC_NO_BUFFER || (int) loading.size() == n_fill) {
-                if (call->buffers[i] == EMC_NO_BUFFER) {
-                    call->unread.push_back(i);
-                } else {
-                    call->pieces[i] = &staging->piece(call->buffers[i]);
+                if (record) {
+                    record->hit(experts[i]);
                 }
-                counters.lookups[phase]  += first;
-                counters.misses[phase]   += first;
-                counters.streamed[phase] += first;
-            } else {
-                // a later product of a batch finds its expert gone only if another context took the slot in between:
-                // then it is looked up, and read, once more
-                int evicted = -1;
-                const emc_slot slot = load(layer_id, experts[i], &evicted);
-                EMC_CHECK(slot != EMC_NO_SLOT && !(stream && evicted >= 0));
+            }
+        }
+
+        std::vector<emc_slot> loading;
+        const auto load_missing = [&](int i) {
+            int evicted = -1;
+            const emc_slot slot = load(layer_id, experts[i], &evicted, stream);
+            EMC_CHECK(stream || slot != EMC_NO_SLOT);
+            if (record) {
+                slot == EMC_NO_SLOT ? record->passed(experts[i]) : record->miss(experts[i], evicted);
+            }
+            if (slot != EMC_NO_SLOT) {
                 call->slots[i] = slot;
                 asked_left += n_kinds;
                 loading.push_back(slot);
                 counters.lookups[phase] += 1;
                 counters.misses[phase]  += 1;
-                if (trace && event) {
-                    trace->miss(experts[i], evicted);
+            }
+        };
+        if (!stream) {
+            // a later product of a batch finds its expert gone only if another context took the slot in between:
+            // then it is looked up, and read, once more
+            for (int i = 0; i < n; ++i) {
+                if (call->slots[i] == EMC_NO_SLOT) {
+                    load_missing(i);
                 }
             }
-            if (call->slots[i] != EMC_NO_SLOT) {
-                call->pieces[i] = &piece(layer, call->slots[i], kind);
+        } else if (first) {
+            choose_worthy(*call, tail);
+            for (const int32_t i : call->worthy) {
+                load_missing(i);
             }
         }
-        if (trace && event) {
-            trace->end();
+        if (record) {
+            record->end();
+        }
+
+        call->unread.clear();
+        call->next_unread = 0;
+        for (int i = 0; i < n; ++i) {
+            if (call->slots[i] != EMC_NO_SLOT) {
+                call->pieces[i] = &piece(layer, call->slots[i], kind);
+                continue;
+            }
+            if (call->buffers[i] != EMC_NO_BUFFER) {
+                call->pieces[i] = &staging->piece(call->buffers[i]);
+            } else {
+                call->unread.push_back(i);
+            }
+            counters.lookups[phase]  += first;
+            counters.misses[phase]   += first;
+            counters.streamed[phase] += first;
         }
         // the executing kind of every missing expert, then the kinds in the order in which they will execute
         for (int step = 0; step < n_kinds; ++step) {
@@ -344,10 +353,53 @@ emc_call * emc_cache::acquire(int layer_id, int kind, const int32_t * experts, i
     return call;
 }
 
+// What the policy learns from a batch, and the beginning of its line in the trace. The rows of a prompt follow each other
+// as tokens in decode do, so they are events of their own: a phrase of the prompt that comes back is recognised.
+void emc_cache::hear(const emc_call & call, int64_t rows, emc_tail tail, bool stream) {
+    const bool apart = stream || tail.n_rows > 0;  // the batch's own line does not have all that the policy hears
+    if (tail.n_rows == 0) {
+        tail = { call.experts.data(), 1, call.n };
+    }
+    for (int row = 0; row < tail.n_rows; ++row) {
+        const int32_t * experts = tail.experts + (size_t) row * tail.width;
+        layers[call.layer].table->event(experts, tail.width, ++tick);
+        if (trace && apart) {
+            trace->heard(call.layer, experts, tail.width);
+        }
+    }
+    if (trace) {
+        trace->begin(call.layer, rows, stream);
+    }
+}
+
+// The missing experts of a stream that may have a slot if there is one for them: those of its last rows, latest first,
+// since decode goes on from there, and then, as long as slots are EMPTY, any.
+void emc_cache::choose_worthy(emc_call & call, const emc_tail & tail) {
+    call.worthy.clear();
+    for (int i = 0; i < call.n; ++i) {
+        const bool streams = call.slots[i] == EMC_NO_SLOT && call.buffers[i] == EMC_NO_BUFFER;
+        call.index_of[call.experts[i]] = streams ? i : -1;
+    }
+    const auto take = [&](int32_t expert) {
+        int32_t & i = call.index_of[expert];
+        if (i >= 0) {
+            call.worthy.push_back(i);
+            i = -1;
+        }
+    };
+    for (int row = tail.n_rows - 1; row >= 0; --row) {
+        std::for_each_n(tail.experts + (size_t) row * tail.width, tail.width, take);
+    }
+    const int n_empty = layers[call.layer].table->empty();
+    for (int i = 0; i < call.n && (int) call.worthy.size() < n_empty; ++i) {
+        take(call.experts[i]);
+    }
+}
+
 // Gives the expert a slot, pinned once; the caller queues its pieces and says whether they were asked for.
-emc_slot emc_cache::load(int layer_id, int expert, int * evicted) {
+emc_slot emc_cache::load(int layer_id, int expert, int * evicted, bool of_worth) {
     layer_state &  layer = layers[layer_id];
-    const emc_slot slot  = layer.table->begin_load(expert, evicted);
+    const emc_slot slot  = layer.table->begin_load(expert, evicted, of_worth);
     if (slot != EMC_NO_SLOT) {
         layer.slot_left[slot]  = (int32_t) layer.layout.kinds.size();
         counters.evictions    += *evicted >= 0;
@@ -412,7 +464,7 @@ void emc_cache::follow_guesses(std::vector<emc_read> & reads) {
         };
         int evicted = -1;
         each_resident(&emc_slot_table::pin);
-        const emc_slot slot = load(layer_id, expert, &evicted);
+        const emc_slot slot = load(layer_id, expert, &evicted, false);
         each_resident(&emc_slot_table::unpin);
         if (slot == EMC_NO_SLOT) {
             return;

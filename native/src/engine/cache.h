@@ -10,7 +10,8 @@
 //   every thread  release   the last one unpins
 //
 // A call that must not or cannot give every missing expert a slot is a *stream*: what is resident is used from its slot,
-// EMPTY slots are filled, and the rest passes piece by piece through the staging buffers. A buffer is free again once
+// EMPTY slots are filled, experts of the last rows take the place of residents that the batch does not use and the policy
+// values less, and the rest passes piece by piece through the staging buffers. A buffer is free again once
 // every thread has gone past its expert; then it takes the next piece of this product, after the last one the pieces
 // of the products that follow (the same experts), and where nearly all experts are used those of the next layer. Prefill
 // streams whenever it would have to evict: it uses every expert about once, and decode would pay for its traces.
@@ -84,6 +85,13 @@ struct emc_cache_options {
     bool        on_trial   = true;       // read ahead only as long as that is faster
 };
 
+// Experts that the last rows of a prompt chose, the last row last: [n_rows][width].
+struct emc_tail {
+    const int32_t * experts = nullptr;
+    int             n_rows  = 0;
+    int             width   = 0;
+};
+
 class emc_cache;
 
 struct emc_call {
@@ -99,7 +107,8 @@ struct emc_call {
     std::vector<emc_piece *> pieces;    // [n], nullptr while a streaming piece has no buffer. Fixed once it is in order
     std::vector<int32_t>     order;     // the first n_decided, indices into experts, are fixed
     std::vector<int32_t>     pending;   // the rest
-    std::vector<int32_t>     heard;     // what the policy was told
+    std::vector<int32_t>     worthy;    // streaming, and considered for a slot
+    std::vector<int32_t>     index_of;  // by expert, scratch
     std::vector<int32_t>     unread;    // streaming, no buffer yet; from next_unread on
     size_t                   next_unread = 0;
     std::vector<emc_read>    held_back; // later kinds of slots being filled: after this kind's pieces
@@ -120,8 +129,10 @@ public:
     ~emc_cache() override;
 
     // experts: n different ids. rows: tokens of the batch. batch: identifies the batch among those of the layer that
-    // are under way (its products share it). users: threads that will call release.
-    emc_call * acquire(int layer, int kind, const int32_t * experts, int n, int64_t rows, const void * batch, int users);
+    // are under way (its products share it). users: threads that will call release. tail: of a prompt, with its first
+    // product; all of its experts are among the n. Without it the policy takes the batch for one row.
+    emc_call * acquire(int layer, int kind, const int32_t * experts, int n, int64_t rows, const void * batch, int users,
+        emc_tail tail = {});
 
     // The expert to compute at this position, an index into call->experts, once its piece has landed. Every thread asks
     // for 0, 1, ... n-1 in turn, and by asking says that it is done with the one before.
@@ -191,7 +202,9 @@ private:
     void queue_staged_piece(const emc_piece_key & key, int buffer, std::vector<emc_read> & reads);
     void submit(const std::vector<emc_read> & reads);
     void slot_piece_landed(const emc_read & read);
-    emc_slot load(int layer_id, int expert, int * evicted);
+    void hear(const emc_call & call, int64_t rows, emc_tail tail, bool stream);
+    void choose_worthy(emc_call & call, const emc_tail & tail);
+    emc_slot load(int layer_id, int expert, int * evicted, bool of_worth);
     void prove(layer_state & layer, emc_slot slot);
     void follow_guesses(std::vector<emc_read> & reads);
     emc_piece & piece(layer_state & layer, emc_slot slot, int kind) const {

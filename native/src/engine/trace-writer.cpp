@@ -32,8 +32,16 @@ emc_trace_writer::~emc_trace_writer() {
     fclose(file);
 }
 
-void emc_trace_writer::begin(int layer, int64_t rows) {
-    line = std::to_string(layer) + " " + std::to_string(rows);
+void emc_trace_writer::heard(int layer, const int32_t * experts, int n) {
+    begin(layer, 0, false);
+    for (int i = 0; i < n; ++i) {
+        hit(experts[i]);
+    }
+    end();
+}
+
+void emc_trace_writer::begin(int layer, int64_t rows, bool stream) {
+    line = std::to_string(layer) + " " + std::to_string(rows) + (stream ? "~" : "");
 }
 
 void emc_trace_writer::hit(int expert) {
@@ -45,6 +53,10 @@ void emc_trace_writer::miss(int expert, int victim) {
     if (victim >= 0) {
         line += std::to_string(victim);
     }
+}
+
+void emc_trace_writer::passed(int expert) {
+    line += " " + std::to_string(expert) + "-";
 }
 
 void emc_trace_writer::end() {

@@ -4,11 +4,13 @@
 // Text, one line a layer event, in the order in which the cache handled them:
 //
 //   edge-moe-trace 1 layers=L experts=E slots=S policy=P
-//   LAYER ROWS EXPERT[+[VICTIM]] ...
+//   LAYER ROWS[~] EXPERT[+[VICTIM]|-] ...
 //
-// `7` is a hit on expert 7, `7+` a load into an empty slot, `7+12` a load that evicted expert 12. Of a prefill that streams
-// only the experts that it puts into slots are there. What lookahead loads is no event: a replay repeats the decisions
-// of a trace that was recorded without it.
+// `7` is a hit on expert 7, `7+` a load into an empty slot, `7+12` a load that evicted expert 12. `~`: a stream, of which
+// only hits and the experts that were considered for a slot are there; `7-` got none, as the policy would sooner give it
+// up again than what could have gone. ROWS 0: what the policy hears in place of the batch that comes next in this layer,
+// one line for each row of a prompt. What lookahead loads is no event: a replay repeats the decisions of a trace that
+// was recorded without it.
 //
 // begin, hit, miss and end only append to memory (the caller holds the engine's mutex); a thread of its own writes.
 // When the disk cannot follow, events are dropped and counted rather than held without bound.
@@ -28,9 +30,11 @@ public:
     static std::unique_ptr<emc_trace_writer> make(const std::string & path, const std::string & header, std::string & error);
     ~emc_trace_writer();
 
-    void begin(int layer, int64_t rows);
+    void heard(int layer, const int32_t * experts, int n);
+    void begin(int layer, int64_t rows, bool stream);
     void hit(int expert);
     void miss(int expert, int victim);
+    void passed(int expert);
     void end();
 
 private:
