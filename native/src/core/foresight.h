@@ -10,8 +10,9 @@
 
 class emc_foresight {
 public:
-    // A wrong read takes the drive as long as a right one saves: more than half have to be right.
-    static constexpr float TRUST  = 0.55f;
+    // A wrong read takes the drive as long as a right one saves, and a drive that is never idle has no time to give away:
+    // well over half have to be right.
+    static constexpr float TRUST  = 0.65f;
     static constexpr float WEIGHT = 1.0f / 64;  // of the newest guess
 
     emc_foresight(int n_layers, int n_ranks) : ranks(n_ranks), share((size_t) n_layers * n_ranks, 0.75f) {}
