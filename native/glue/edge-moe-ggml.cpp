@@ -70,6 +70,15 @@ struct served_model {
     int                                               n_layers    = 0;
     int                                               n_used      = 0;
 
+    // auto: the last word is had when the first batch is computed, since then the context and its buffers exist
+    bool                                              automatic     = false;
+    uint64_t                                          expert_bytes  = 0;
+    uint64_t                                          dense_bytes   = 0;
+    uint64_t                                          reserve_bytes = 0;  // room that stays
+    std::once_flag                                    settled;
+    std::atomic<bool>                                 at_rest{false};     // every batch uses the mapping, and why
+    std::string                                       rest_reason;
+
     // what guesses at each cached layer's choice, or null; scratch inside, so one thread at a time
     std::vector<std::unique_ptr<emc_router>>          routers;
     std::mutex                                        guessing; // guards routers
@@ -136,7 +145,14 @@ std::string mib(uint64_t bytes) {
 }
 
 emc_health current_health(const std::shared_ptr<served_model> & model, emc_health health) {
-    if (model) {
+    if (model && model->at_rest.load(std::memory_order_acquire)) {
+        health.on              = false;
+        health.reason          = model->rest_reason;
+        health.delivered_bytes = 0;
+        health.staging_bytes   = 0;
+        health.slots           = 0;
+        health.cycles          = 0;
+    } else if (model) {
         const uint64_t slots   = (uint64_t) model->cache->n_slots();
         health.stats           = model->cache->stats();
         health.slots           = slots * (uint64_t) model->n_layers;
@@ -320,19 +336,25 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
         return error;
     }
     model.cache->resize(budget.slots);
-    model.round_bytes = request.round_bytes;
-    model.n_layers    = (int) n_layers;
-    model.n_used      = n_used;
+    model.round_bytes   = request.round_bytes;
+    model.n_layers      = (int) n_layers;
+    model.n_used        = n_used;
+    model.automatic     = config.automatic;
+    model.dense_bytes   = dense_bytes;
+    model.reserve_bytes = std::max(room_bytes / 16, ROOM_LEFT_MIN);
+    for (const auto & tensor : model.tensors) {
+        model.expert_bytes += tensor.second.stride * (uint64_t) tensor.second.n_experts;
+    }
 
     emc_keeper_options keeping;
     keeping.least         = n_used;
     keeping.most          = options.n_slots;
     keeping.round_bytes   = request.round_bytes;
     keeping.dense_bytes   = dense_bytes;
-    keeping.reserve_bytes = std::max(room_bytes / 16, ROOM_LEFT_MIN);
+    keeping.reserve_bytes = model.reserve_bytes;
     keeping.request_file  = config.stats_dir.empty() ? "" : config.stats_dir + "/cache-" + std::to_string(getpid()) + ".want";
     keeping.room          = [] { return emc_memory_room(""); };
-    keeping.pressure      = [] { return emc_memory_pressure(""); };
+    keeping.waited        = [] { return emc_memory_waited(""); };
     keeping.say           = [](const std::string & line) { fprintf(stderr, "edge-moe: %s\n", line.c_str()); };
     model.keeper = std::make_unique<emc_keeper>(*model.cache, keeping);
 
@@ -369,10 +391,16 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     return "";
 }
 
-static void read_ahead(const ggml_tensor * tensor) {
+static void read_ahead(const void * data, uint64_t bytes) {
     const uintptr_t page  = (uintptr_t) sysconf(_SC_PAGESIZE);
-    const uintptr_t begin = (uintptr_t) tensor->data / page * page;
-    const uintptr_t end   = (uintptr_t) tensor->data + ggml_nbytes(tensor);
+    const uintptr_t begin = (uintptr_t) data / page * page;
+    const uintptr_t end   = (uintptr_t) data + bytes;
+#ifdef MADV_POPULATE_READ
+    // as the loader maps a model that is none of ours: read and mapped before it serves, so that no token pays for it
+    if (madvise((void *) begin, end - begin, MADV_POPULATE_READ) == 0) {
+        return;
+    }
+#endif
     posix_madvise((void *) begin, end - begin, POSIX_MADV_WILLNEED);
 }
 
@@ -391,12 +419,12 @@ void edge_moe_loader::done(int n_experts, int n_experts_used, bool mapped) {
     // the loader left the read-ahead of this model to us: all but the experts, unless there is room for them
     if (config.wanted() && !pimpl->layers.empty()) {
         for (const ggml_tensor * tensor : pimpl->dense) {
-            read_ahead(tensor);
+            read_ahead(tensor->data, ggml_nbytes(tensor));
         }
         for (const auto & layer : pimpl->layers) {
             for (const auto & kind : layer.second) {
                 if (pimpl->fits && kind.second.mapped) {
-                    read_ahead(kind.second.tensor);
+                    read_ahead(kind.second.tensor->data, ggml_nbytes(kind.second.tensor));
                 }
             }
         }
@@ -437,6 +465,38 @@ void edge_moe_unmap(const void * mapping) {
 //
 // the CPU backend's side
 //
+
+// What auto does now that the context has its memory: give the mapping the experts, or take all slots that there is room for.
+static void settle(served_model & model) {
+    const uint64_t room  = emc_memory_room("");
+    const uint64_t taken = model.dense_bytes + model.reserve_bytes;
+    const uint64_t slots = std::min<uint64_t>((room > taken ? room - taken : 0) / model.round_bytes, (uint64_t) model.cache->n_slots_most());
+    const bool     fits  = emc_budget_fits(room, model.dense_bytes, model.expert_bytes);
+    if (fits) {
+        model.rest_reason = "auto: the model fits in memory";
+    } else if (slots < (uint64_t) model.n_used) {
+        model.rest_reason = "auto: the context left room for " + mib(slots * model.round_bytes) + ", which is below one token cycle (" +
+            mib(model.round_bytes * (uint64_t) model.n_used) + ")";
+    } else {
+        model.cache->resize((int) slots);
+        fprintf(stderr, "edge-moe: auto: %d slots in each layer, %.1f token cycles, now that the context has its memory\n", (int) slots,
+            (double) slots / model.n_used);
+        return;
+    }
+    fprintf(stderr, "edge-moe: cache off: %s (room for %s, experts %s, dense weights %s)\n", model.rest_reason.c_str(), mib(room).c_str(),
+        mib(model.expert_bytes).c_str(), mib(model.dense_bytes).c_str());
+    model.keeper.reset();
+    if (fits) {
+        std::map<const void *, uint64_t> in_file_order;
+        for (const auto & tensor : model.tensors) {
+            in_file_order[tensor.first] = tensor.second.stride * (uint64_t) tensor.second.n_experts;
+        }
+        for (const auto & tensor : in_file_order) {
+            read_ahead(tensor.first, tensor.second);
+        }
+    }
+    model.at_rest.store(true, std::memory_order_release);
+}
 
 // From the state that this layer's experts are given to the experts that the next layer will probably choose.
 static void look_ahead(served_model & model, int layer, const struct ggml_tensor * state, std::vector<int32_t> & guesses) {
@@ -504,6 +564,12 @@ struct edge_moe_call * edge_moe_begin(const struct ggml_tensor * dst, const int6
         return nullptr;
     }
     const served_tensor & tensor = found->second;
+    if (model->automatic) {
+        std::call_once(model->settled, [&] { settle(*model); });
+        if (model->at_rest.load(std::memory_order_acquire)) {
+            return nullptr;
+        }
+    }
 
     std::unique_ptr<edge_moe_call> call;
     {

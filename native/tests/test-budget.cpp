@@ -57,6 +57,9 @@ static void automatic() {
     CHECK_EQ(emc_budget_auto(4096 * MIB, 1000 * MIB, 48 * MIB, all, 10 * MIB), (53 * 48 + 10) * MIB);
     CHECK_EQ(emc_budget_auto(4096 * MIB, 1000 * MIB, 48 * MIB, all, 100 * MIB), (51 * 48 + 100) * MIB);
     CHECK_EQ(emc_budget_auto(1024 * MIB, 2000 * MIB, 48 * MIB, all, 10 * MIB), 0ull);
+
+    CHECK(emc_budget_fits(1060 * MIB, 100 * MIB, 1000 * MIB) && !emc_budget_fits(1059 * MIB, 100 * MIB, 1000 * MIB));
+    CHECK(!emc_budget_fits(50 * MIB, 100 * MIB, 0) && !emc_budget_fits(0, 0, 1));
 }
 
 static void staging() {
@@ -126,16 +129,17 @@ static void room() {
         "total_active_file " + std::to_string(100 * MIB) + "\ntotal_inactive_file " + std::to_string(50 * MIB) + "\n");
     CHECK_EQ(emc_memory_room(root), 450 * MIB);
 
-    // pressure: none known, the machine's, the group's own, nonsense
-    CHECK_EQ(emc_memory_pressure(root), -1.0);
-    put(root + "/proc/pressure/memory", "some avg10=2.50 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=1\n");
-    CHECK_EQ(emc_memory_pressure(root), 0.025);
+    // waiting: none known, the machine's, the group's own, nonsense
+    CHECK_EQ(emc_memory_waited(root), -1.0);
+    put(root + "/proc/pressure/memory", "some avg10=2.50 avg60=0.00 avg300=0.00 total=12500000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=1\n");
+    CHECK_EQ(emc_memory_waited(root), 12.5);
     put(root + "/proc/self/cgroup", "0::/edge.slice/server.service\n");
-    put(root + "/sys/fs/cgroup/edge.slice/server.service/memory.pressure", "some avg10=50.00 avg60=1.00 avg300=0.00 total=9\n");
-    CHECK_EQ(emc_memory_pressure(root), 0.5);
-    for (const char * text : { "", "some", "some avg10=", "some avg10=nan avg60=0", "some avg10=-3 avg60=0", "some avg10=1e9 avg60=0", "full avg10=3" }) {
+    put(root + "/sys/fs/cgroup/edge.slice/server.service/memory.pressure", "some avg10=50.00 avg60=1.00 avg300=0.00 total=250000\n");
+    CHECK_EQ(emc_memory_waited(root), 0.25);
+    for (const char * text : { "", "some", "some avg10=", "some avg10=1.00 avg60=1.00 avg300=0.00 total=", "full avg10=3 avg60=0 avg300=0 total=7",
+            "some avg10=1.00 avg60=1.00 avg300=0.00 total=x" }) {
         put(root + "/sys/fs/cgroup/edge.slice/server.service/memory.pressure", text);
-        CHECK_EQ(emc_memory_pressure(root), 0.025);
+        CHECK_EQ(emc_memory_waited(root), 12.5);
     }
 
     CHECK_EQ(system(("rm -r " + root).c_str()), 0);

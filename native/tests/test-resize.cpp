@@ -69,6 +69,29 @@ static void comes_to_rest(test_random & random) {
     }
 }
 
+// What was waited before the first look is another's; what is waited from then on fades within seconds.
+static void pressure_is_of_now() {
+    emc_pressure pressure;
+    CHECK_EQ(pressure.update(-1, 0), -1.0);
+    CHECK_EQ(pressure.update(5000, 1), 0.0);
+    CHECK_EQ(pressure.update(5000, 2), 0.0);
+    double share = 0;
+    for (int second = 3; second < 33; ++second) {
+        share = pressure.update(5000 + (second - 2) * 0.5, second);
+    }
+    CHECK(share > EMC_PRESSURE_HIGH && share > 0.45 && share < 0.5);
+    for (int second = 33; second < 83; ++second) {
+        share = pressure.update(5015, second);
+    }
+    CHECK(share < EMC_PRESSURE_LOW);
+    CHECK(pressure.update(9000, 83) <= 0.1);                              // more than there was time for counts as all of it
+    CHECK_EQ(pressure.update(1, 84), pressure.update(1, 84));             // a counter that went back, a clock that stands
+    CHECK_EQ(pressure.update(-1, 85), -1.0);
+    emc_pressure burst;
+    burst.update(0, 0);
+    CHECK(burst.update(0.5, 1) < EMC_PRESSURE_HIGH);                      // half a second once is no reason
+}
+
 // From the request file and from memory to the cache, and back when both are gone.
 static void keeper_resizes_the_cache() {
     char name[] = "/tmp/edge-moe-keeper-XXXXXX";
@@ -94,7 +117,7 @@ static void keeper_resizes_the_cache() {
     options.reserve_bytes = 100 * MIB;
     options.request_file  = dir + "/cache-1.want";
     options.room          = [&] { return room; };
-    options.pressure      = [] { return 0.0; };
+    options.waited        = [] { return 0.0; };
     options.say           = [&](const std::string & line) { said.push_back(line); };
     const auto ask = [&](const std::string & text) { std::ofstream(options.request_file) << text; };
     {
@@ -141,6 +164,7 @@ int main(int argc, char ** argv) {
     test_random random(test_seed(argc, argv));
     decisions();
     comes_to_rest(random);
+    pressure_is_of_now();
     keeper_resizes_the_cache();
     return 0;
 }

@@ -43,3 +43,7 @@ uint64_t emc_budget_auto(uint64_t room_bytes, uint64_t dense_bytes, uint64_t cyc
     const uint64_t cycles = cycle_bytes ? left / cycle_bytes : 0;
     return cycles ? std::min(cycles * cycle_bytes + staging_bytes, all_bytes) : 0;
 }
+
+bool emc_budget_fits(uint64_t room_bytes, uint64_t dense_bytes, uint64_t expert_bytes) {
+    return room_bytes > dense_bytes && (double) (room_bytes - dense_bytes) >= EMC_FITS_SHARE * (double) expert_bytes;
+}

@@ -48,6 +48,11 @@ constexpr uint64_t EMC_RESERVE_MIN = 256ull << 20;
 uint64_t emc_budget_auto(uint64_t room_bytes, uint64_t dense_bytes, uint64_t cycle_bytes, uint64_t all_bytes,
     uint64_t staging_bytes);
 
+// Whether the mapping serves as well as a cache: the page cache can hold nearly all experts beside the dense weights.
+// room_bytes: once context and buffers exist, so nothing is kept back. At 0.95 both serve alike (docs/expert-cache-design.md).
+bool emc_budget_fits(uint64_t room_bytes, uint64_t dense_bytes, uint64_t expert_bytes);
+constexpr double EMC_FITS_SHARE = 0.96;
+
 // A slot's bytes for one piece: the aligned window of a piece that starts anywhere in a page. Rounding up before
 // adding is what keeps the last page of a read inside the slot when a piece is no multiple of a page.
 inline uint64_t emc_piece_bytes(uint64_t piece) {

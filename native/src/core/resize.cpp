@@ -4,6 +4,21 @@
 #include "check.h"
 
 #include <algorithm>
+#include <cmath>
+
+double emc_pressure::update(double waited, double now) {
+    if (waited < 0) {
+        last_waited = -1;
+        return -1;
+    }
+    if (last_waited >= 0 && waited >= last_waited && now > last_now) {
+        const double seconds = now - last_now;
+        share += (std::min(1.0, (waited - last_waited) / seconds) - share) * (1 - std::exp(-seconds / MEMORY));
+    }
+    last_waited = waited;
+    last_now    = now;
+    return share;
+}
 
 int emc_size_next(const emc_size_view & v) {
     EMC_CHECK(v.least >= 1 && v.least <= v.most && v.round_bytes > 0);

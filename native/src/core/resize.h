@@ -15,11 +15,27 @@ struct emc_size_view {
     uint64_t untouched_bytes = 0;   // of the slots, not yet backed by memory: room that is as good as taken
     uint64_t room_bytes      = 0;   // what this process may still take
     uint64_t reserve_bytes   = 0;   // what has to stay of it
-    double   pressure        = -1;  // share of the last ten seconds in which something waited for memory; below 0: unknown
+    double   pressure        = -1;  // as emc_pressure gives it
 };
 
 constexpr double EMC_PRESSURE_HIGH = 0.10;
 constexpr double EMC_PRESSURE_LOW  = 0.01;
+
+// The share of about the last ten seconds in which something waited for memory. Counted from the first update on: the
+// kernel's own average remembers what a process before this one did in the same group.
+class emc_pressure {
+public:
+    static constexpr double MEMORY = 10;  // seconds
+
+    // waited: seconds in all, by the kernel's count, below 0 if it has none; now: seconds of any clock that does not go
+    // back. Below 0: unknown.
+    double update(double waited, double now);
+
+private:
+    double last_waited = -1;
+    double last_now    = 0;
+    double share       = 0;
+};
 
 // REQUIRES: 1 <= least <= most, round_bytes > 0. The result is within least and most.
 int emc_size_next(const emc_size_view & view);

@@ -158,6 +158,7 @@ public:
 
     emc_stats stats() const;
     int       n_slots()       const { return in_use.load(std::memory_order_relaxed); }
+    int       n_slots_most()  const { return options.n_slots; }
     uint64_t  touched_bytes() const { return touched.load(std::memory_order_relaxed); }  // of the slots, backed by memory
 
     // Aborts if a relation between tables, counters and pins does not hold. REQUIRES: no call open, reader idle.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "keeper.h"
 
-#include "../core/resize.h"
-
 #include <algorithm>
 #include <chrono>
 #include <fcntl.h>
@@ -61,7 +59,7 @@ void emc_keeper::look() {
     const uint64_t room  = options.room();
     view.room_bytes      = room - std::min(room, options.dense_bytes);
     view.reserve_bytes   = options.reserve_bytes;
-    view.pressure        = options.pressure();
+    view.pressure        = pressure.update(options.waited(), std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
     cache.resize(emc_size_next(view));
 }
 

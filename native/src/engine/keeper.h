@@ -6,6 +6,7 @@
 // the file the old size is asked for again.
 #pragma once
 
+#include "../core/resize.h"
 #include "cache.h"
 
 #include <condition_variable>
@@ -22,7 +23,7 @@ struct emc_keeper_options {
     uint64_t    reserve_bytes = 0;     // room that must stay
     std::string request_file;          // empty: none
     std::function<uint64_t()>                 room;      // see emc_memory_room
-    std::function<double()>                   pressure;  // see emc_memory_pressure
+    std::function<double()>                   waited;    // see emc_memory_waited
     std::function<void(const std::string &)>  say;       // one line for the log
 };
 
@@ -42,6 +43,7 @@ private:
     emc_cache &              cache;
     const emc_keeper_options options;
     std::string              last_request;
+    emc_pressure             pressure;
     std::mutex               mutex;  // guards stopping
     std::condition_variable  wake;
     bool                     stopping = false;

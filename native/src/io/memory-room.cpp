@@ -78,26 +78,26 @@ uint64_t emc_memory_room(const std::string & root) {
     return room;
 }
 
-// `some avg10=1.23 avg60=...`, in percent
-static bool read_pressure(const std::string & path, double & share) {
+// `some avg10=1.23 avg60=1.23 avg300=1.23 total=123`, in microseconds
+static bool read_waited(const std::string & path, double & seconds) {
     std::ifstream file(path);
     std::string line;
-    double percent = 0;
-    if (!std::getline(file, line) || sscanf(line.c_str(), "some avg10=%lf", &percent) != 1 || !(percent >= 0 && percent <= 100)) {
+    unsigned long long total = 0;
+    if (!std::getline(file, line) || sscanf(line.c_str(), "some avg10=%*f avg60=%*f avg300=%*f total=%20llu", &total) != 1) {
         return false;
     }
-    share = percent / 100;
+    seconds = (double) total / 1e6;
     return true;
 }
 
-double emc_memory_pressure(const std::string & root) {
-    double share = -1;
+double emc_memory_waited(const std::string & root) {
+    double seconds = -1;
     std::ifstream groups(root + "/proc/self/cgroup");
     for (std::string line; std::getline(groups, line);) {
-        if (line.compare(0, 3, "0::") == 0 && read_pressure(root + "/sys/fs/cgroup" + line.substr(3) + "/memory.pressure", share)) {
-            return share;
+        if (line.compare(0, 3, "0::") == 0 && read_waited(root + "/sys/fs/cgroup" + line.substr(3) + "/memory.pressure", seconds)) {
+            return seconds;
         }
     }
-    read_pressure(root + "/proc/pressure/memory", share);
-    return share;
+    read_waited(root + "/proc/pressure/memory", seconds);
+    return seconds;
 }

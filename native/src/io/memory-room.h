@@ -13,6 +13,6 @@
 // cgroup 1: memory.limit_in_bytes less memory.usage_in_bytes plus file pages, likewise
 uint64_t emc_memory_room(const std::string & root);
 
-// The share of the last ten seconds in which something had to wait for memory, 0 to 1, or -1 where the kernel does not say:
-// `some avg10` of the process's own control group, or of the machine where groups do not have it.
-double emc_memory_pressure(const std::string & root);
+// Seconds in all in which something had to wait for memory, or -1 where the kernel does not say: `some total` of the
+// process's own control group, or of the machine where groups do not have it.
+double emc_memory_waited(const std::string & root);
