@@ -55,7 +55,7 @@ def test_a_page_for_each_facts_module(tmp_path: Path, port: int) -> None:
     ASKED.clear()
     made = record.facts("here", inventory(tmp_path, port))
     assert set(made) == {"jetson_facts", "devfreq_facts", "expert_cache_facts"}
-    found = {}
+    found: dict[str, Any] = {}
     for text in made.values():
         asked, _, answer = text.partition("\n")
         assert asked.endswith(":")

@@ -124,7 +124,7 @@ def test_groups_and_a_reason_for_each_that_gave_no_answer(fleet: Fleet) -> None:
     assert "did not finish its answer within 4 s" in said[SLOW]
     assert "does not answer within 2 s" in said[FULL]
     # each board once, and nothing but the one command
-    assert fleet.connections() == Counter(BOARDS)
+    assert fleet.connections() == Counter(list(BOARDS))
     # a refused host key ends before anybody logs in
     assert fleet.commands() == {address: ["-c sh -s"] for address in (NANO, AGX, PI, ODD)}
 
