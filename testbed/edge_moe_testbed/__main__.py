@@ -15,6 +15,7 @@ COMMANDS = {
     "source": "edge_moe_testbed.source",
     "bench": "edge_moe_testbed.bench",
     "docs": "edge_moe_testbed.docs",
+    "record": "edge_moe_testbed.record",
 }
 
 

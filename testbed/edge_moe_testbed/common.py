@@ -39,14 +39,26 @@ def run_playbook(
     timeout_s: float = 600,
 ) -> subprocess.CompletedProcess[str]:
     """Run a playbook as a user at the project's root would; nobody answers questions. The caller judges its end."""
+    return _run_ansible("ansible-playbook", [str(book), "-i", str(inventory), *arguments], environment or {}, timeout_s)
+
+
+def run_inventory(inventory: Path, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    """Ask ansible-inventory as a user at the project's root would; a source that cannot be read fails."""
+    strict = {"ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1"}
+    return _run_ansible("ansible-inventory", ["-i", str(inventory), *arguments], strict, timeout_s)
+
+
+def _run_ansible(
+    program: str, arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(Path(sys.executable).parent / "ansible-playbook"), str(book), "-i", str(inventory), *arguments],
+        [str(Path(sys.executable).parent / program), *arguments],
         cwd=PROJECT,
         env={
             **os.environ,
             "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
             "LC_ALL": "C.UTF-8",
-            **(environment or {}),
+            **environment,
         },
         stdin=subprocess.DEVNULL,
         capture_output=True,

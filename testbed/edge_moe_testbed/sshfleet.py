@@ -1,154 +1,187 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pretended boards on loopback addresses: real SSH, and an answer to the inventory's probe that the test chooses.
+"""Pretended boards on loopback addresses: an OpenSSH server for each, and files that the inventory's probe reads.
 
-Each board has an address of its own in 127.0.0.0/8 and all have the same port, as in a real network.
+Each board has an address of its own in 127.0.0.0/8, a host key of its own, and all have the same port, as in a real
+network. SSH and the probe are real. Only where the probe reads is turned to the board's own files: the login shell puts
+a `head` and a `dpkg-query` before the machine's, which look below the board's folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import selectors
+import shlex
 import socket
-import threading
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-import paramiko
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from edge_moe_testbed import openssh
 
-def board_answer(
-    compatible: str = "nvidia,p3768-0000+p3767-0005-super\nnvidia,tegra234",
-    release: str = "# R36 (release), REVISION: 4.7, GCID: 42132812, BOARD: generic, EABI: aarch64",
-    package: str = "36.4.7-20250918154033",
-    memory_kb: int = 7802332,
-) -> bytes:
-    """What the probe would print on a board."""
-    parts = {
-        "compatible": compatible,
-        "model": "NVIDIA Jetson",
-        "release": release,
-        "package": package,
-        "memory": f"MemTotal: {memory_kb} kB",
-        "kernel": "5.15.148-tegra",
-        "end": "",
-    }
-    return "".join(f"\n@@ {name}\n{text}" for name, text in parts.items()).encode()
+USER = "jetson"
+# Where the probe finds its parts; the package is known to dpkg.
+FILES = {
+    "compatible": "proc/device-tree/compatible",
+    "model": "proc/device-tree/model",
+    "release": "etc/nv_tegra_release",
+    "memory": "proc/meminfo",
+    "kernel": "proc/sys/kernel/osrelease",
+}
+DPKG_STATUS = """\
+Package: nvidia-l4t-core
+Status: install ok installed
+Maintainer: edge.moe
+Architecture: all
+Version: {version}
+Description: stands in
+"""
+SHELL = """\
+#!/bin/sh
+echo "$*" >> {board}/commands
+{then}
+"""
+HEAD = """\
+#!/bin/sh
+for file; do :; done
+exec /usr/bin/head "$1" "$2" {board}/files"$file"
+"""
+DPKG_QUERY = """\
+#!/bin/sh
+exec /usr/bin/dpkg-query --admindir={board}/dpkg "$@"
+"""
 
 
-def new_key(path: Path) -> paramiko.Ed25519Key:
-    """A fresh key, written in OpenSSH's form."""
-    text = Ed25519PrivateKey.generate().private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
+@dataclass(frozen=True)
+class Board:
+    """What a pretended board says of itself. `instead` is a shell command that answers in place of the login shell."""
+
+    compatible: str = "nvidia,p3768-0000+p3767-0005-super\nnvidia,tegra234"
+    release: str = "# R36 (release), REVISION: 4.7, GCID: 42132812, BOARD: generic, EABI: aarch64"
+    package: str = "36.4.7-20250918154033"
+    memory_kb: int = 7802332
+    instead: str = ""
+
+    def parts(self) -> dict[str, str]:
+        return {
+            "compatible": self.compatible,
+            "model": "NVIDIA Jetson",
+            "release": self.release,
+            "package": self.package,
+            "memory": f"MemTotal: {self.memory_kb} kB",
+            "kernel": "5.15.148-tegra",
+        }
+
+    def answer(self) -> bytes:
+        """What the probe prints there."""
+        parts = {**self.parts(), "end": ""}
+        return "".join(f"\n@@ {name}\n{text}" for name, text in parts.items()).encode()
+
+    def write(self, folder: Path) -> None:
+        """The board's files and its login shell."""
+        for part, name in FILES.items():
+            path = folder / "files" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = self.parts()[part]
+            if text:
+                path.write_text(text.replace("\n", "\0") + "\0" if "device-tree" in name else f"{text}\n")
+        (folder / "dpkg").mkdir()
+        (folder / "dpkg/status").write_text(DPKG_STATUS.format(version=self.package) if self.package else "")
+        (folder / "bin").mkdir()
+        board = shlex.quote(str(folder))
+        scripts = {
+            "bin/head": HEAD.format(board=board),
+            "bin/dpkg-query": DPKG_QUERY.format(board=board),
+            "shell": SHELL.format(board=board, then=self.instead or f'PATH={board}/bin:$PATH exec /bin/sh "$@"'),
+        }
+        for name, text in scripts.items():
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+
+
+def new_key(path: Path) -> str:
+    """A fresh key, written in OpenSSH's form; returns the public half as it stands in known_hosts."""
+    key = Ed25519PrivateKey.generate()
     path.touch(mode=0o600)
-    path.write_bytes(text)
-    return paramiko.Ed25519Key.from_private_key_file(str(path))
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    )
+    public = key.public_key()
+    return public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 
-class _Board(paramiko.ServerInterface):
-    def __init__(self, fleet: Fleet, address: str) -> None:
-        self.fleet = fleet
-        self.address = address
-
-    def get_allowed_auths(self, username: str) -> str:
-        return "publickey"
-
-    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        allowed = key.asbytes() == self.fleet.user_key.asbytes()
-        return paramiko.AUTH_SUCCESSFUL if allowed else paramiko.AUTH_FAILED
-
-    def check_channel_request(self, kind: str, chanid: int) -> int:
-        return paramiko.OPEN_SUCCEEDED if kind == "session" else paramiko.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
-
-    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
-        self.fleet.commands.append((self.address, command.decode()))
-        threading.Thread(target=self._answer, args=(channel,), daemon=True).start()
-        return True
-
-    def _answer(self, channel: paramiko.Channel) -> None:
-        with contextlib.suppress(OSError, EOFError):
-            while channel.recv(65536):
-                pass
-            time.sleep(self.fleet.delay_s)
-            channel.sendall(self.fleet.answers[self.address])
-            channel.send_exit_status(0)
-            channel.close()
-
-
-@dataclass
+@dataclass(frozen=True)
 class Fleet:
-    """Running boards. `answers` is by address; `mute` addresses accept and say nothing."""
+    """Running boards by address. `folder` is the controller's: `user_key` and `known_hosts`."""
 
     folder: Path
-    answers: dict[str, bytes]
-    mute: frozenset[str] = frozenset()
-    delay_s: float = 0.0
-    commands: list[tuple[str, str]] = field(default_factory=list)
-    contacted: list[str] = field(default_factory=list)
-    port: int = 0
+    port: int
+    servers: Mapping[str, openssh.Server]
+    host_keys: Mapping[str, str]
 
-    def __post_init__(self) -> None:
-        self.host_key = new_key(self.folder / "host_key")
-        self.user_key = new_key(self.folder / "user_key")
-        self.known_hosts = self.folder / "known_hosts"
+    @property
+    def known_hosts(self) -> Path:
+        return self.folder / "known_hosts"
 
-    def write_known_hosts(self, wrong: frozenset[str] = frozenset(), unknown: frozenset[str] = frozenset()) -> None:
+    def know(self, wrong: frozenset[str] = frozenset(), unknown: frozenset[str] = frozenset()) -> None:
+        """Write known_hosts: with another machine's key for the wrong ones, without the unknown ones."""
         other = new_key(self.folder / "other_key")
         lines = [
-            f"[{address}]:{self.port} {key.get_name()} {key.get_base64()}"
-            for address in self.answers
+            f"[{address}]:{self.port} {other if address in wrong else key}\n"
+            for address, key in self.host_keys.items()
             if address not in unknown
-            for key in [other if address in wrong else self.host_key]
         ]
-        self.known_hosts.write_text("\n".join(lines) + "\n")
+        self.known_hosts.write_text("".join(lines))
 
-    def serve(self, connection: socket.socket, address: str) -> None:
-        try:
-            if address in self.mute:
-                while connection.recv(4096):
-                    pass
-                return
-            transport = paramiko.Transport(connection)
-            transport.set_log_channel("edge_moe.boards")
-            transport.add_server_key(self.host_key)
-            with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
-                transport.start_server(server=_Board(self, address))
-                transport.join(30)
-        finally:
-            connection.close()
+    def connections(self) -> Counter[str]:
+        """How many connections each board has seen, by their servers' logs."""
+        return Counter(
+            {address: server.log.read_text().count("Connection from ") for address, server in self.servers.items()}
+        )
+
+    def commands(self) -> dict[str, list[str]]:
+        """What each board was told to run, for those that were."""
+        files = {address: server.folder / "commands" for address, server in self.servers.items()}
+        return {address: path.read_text().splitlines() for address, path in files.items() if path.exists()}
+
+
+def _free_port(address: str) -> int:
+    with socket.create_server((address, 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
-def running(fleet: Fleet) -> Iterator[Fleet]:
-    """Listen on every address of the fleet until the block ends."""
+def running(boards: Mapping[str, Board], folder: Path) -> Iterator[Fleet]:
+    """An OpenSSH server on each address until the block ends; all host keys are known."""
+    port = _free_port(next(iter(boards)))
+    user_key = new_key(folder / "user_key")
     with contextlib.ExitStack() as stack:
-        selector = stack.enter_context(selectors.DefaultSelector())
-        for address in fleet.answers:
-            listener = stack.enter_context(socket.socket())
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((address, fleet.port))
-            fleet.port = listener.getsockname()[1]
-            listener.listen(16)
-            selector.register(listener, selectors.EVENT_READ, address)
-        stop = threading.Event()
-
-        def accept() -> None:
-            while not stop.is_set():
-                for ready, _events in selector.select(0.1):
-                    listener = ready.fileobj
-                    if isinstance(listener, socket.socket):
-                        connection, _peer = listener.accept()
-                        fleet.contacted.append(ready.data)
-                        threading.Thread(target=fleet.serve, args=(connection, ready.data), daemon=True).start()
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        try:
-            yield fleet
-        finally:
-            stop.set()
-            thread.join()
+        # Not below `folder`: whom servers run as may not enter there.
+        there = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-moe-sshfleet-")))
+        program = there / "openssh"
+        program.mkdir()
+        openssh.unpack(program)
+        servers, host_keys = {}, {}
+        for address, board in boards.items():
+            place = there / address
+            place.mkdir()
+            board.write(place)
+            host_keys[address] = new_key(place / "host_key")
+            # by modes that a server lets pass whatever the umask is
+            (place / "home").mkdir(mode=0o700)
+            (place / "home/.ssh").mkdir(mode=0o700)
+            (place / "home/.ssh/authorized_keys").touch(mode=0o600)
+            (place / "home/.ssh/authorized_keys").write_text(f"{user_key}\n")
+            servers[address] = openssh.Server(program, place, address, port, USER, place / "shell")
+            servers[address].configure()
+        openssh.give_away(there)
+        for server in servers.values():
+            server.start()
+            stack.callback(server.stop)
+        openssh.wait_for(servers.values())
+        fleet = Fleet(folder, port, servers, host_keys)
+        fleet.know()
+        yield fleet

@@ -2,14 +2,12 @@
 """The facts of the converged virtual board against what its own files say: as root, in check mode, as a normal user.
 
 One remote command costs seconds here, so one playbook gathers all and everything is asserted on what it wrote.
-With EDGE_MOE_RECORD=FILE the facts are left there, for the pages under docs/modules/output.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +47,6 @@ def gathered(host: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, F
     inventory = Path(os.environ.get("MOLECULE_SCENARIO_DIRECTORY") or Path(__file__).parents[1]) / "inventory"
     done = run_playbook(book, inventory)
     assert done.returncode == 0, done.stdout + done.stderr
-    if os.environ.get("EDGE_MOE_RECORD"):
-        shutil.copy(written, os.environ["EDGE_MOE_RECORD"])
     found: dict[str, Facts] = json.loads(written.read_text())
     return found
 

@@ -26,7 +26,7 @@ from ansible_collections.edge.moe.plugins.module_utils import (
     _sensors,
     _systemd,
 )
-from edge_moe_testbed.sshfleet import board_answer
+from edge_moe_testbed.sshfleet import Board
 
 SEED = 20261129
 ROUNDS = 400
@@ -98,7 +98,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     ),
     "cgroup": (text(_board_probe.unit_of_cgroup), b"0::/edge.slice/edge-moe-server.service\n"),
     "mem_available": (text(_board_probe.parse_mem_available), b"MemAvailable:  123 kB\n"),
-    "probe_answer": (probe_answer, board_answer()),
+    "probe_answer": (probe_answer, Board().answer()),
 }
 
 

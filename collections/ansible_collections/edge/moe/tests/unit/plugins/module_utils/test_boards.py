@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ansible_collections.edge.moe.plugins.module_utils import _boards
 from ansible_collections.edge.moe.plugins.plugin_utils import _targets
-from edge_moe_testbed.sshfleet import board_answer
+from edge_moe_testbed.sshfleet import Board
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,34 +94,34 @@ def test_any_text_is_a_bounded_list_or_a_refusal(text: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "groups"),
     [
-        (board_answer(), ["jetson", "orin_nano_8gb", "l4t_36_4_7", "memory_8gb"]),
+        (Board().answer(), ["jetson", "orin_nano_8gb", "l4t_36_4_7", "memory_8gb"]),
         # the package wins over a file that an upgrade left behind
-        (board_answer(package="36.5.0-20260116035045"), ["jetson", "orin_nano_8gb", "l4t_36_5_0", "memory_8gb"]),
-        (board_answer(package="", release=""), ["jetson", "orin_nano_8gb", "l4t_unknown", "memory_8gb"]),
+        (Board(package="36.5.0-20260116035045").answer(), ["jetson", "orin_nano_8gb", "l4t_36_5_0", "memory_8gb"]),
+        (Board(package="", release="").answer(), ["jetson", "orin_nano_8gb", "l4t_unknown", "memory_8gb"]),
         (
-            board_answer(compatible="nvidia,p3737-0000+p3701-0005\nnvidia,tegra234", memory_kb=64302332),
+            Board(compatible="nvidia,p3737-0000+p3701-0005\nnvidia,tegra234", memory_kb=64302332).answer(),
             ["jetson", "agx_orin_64gb", "l4t_36_4_7", "memory_64gb"],
         ),
         (
-            board_answer(compatible="acme,x\nnvidia,tegra234", memory_kb=0),
+            Board(compatible="acme,x\nnvidia,tegra234", memory_kb=0).answer(),
             ["jetson", "board_unknown", "l4t_36_4_7", "memory_unknown"],
         ),
-        (board_answer(compatible="raspberrypi,5-model-b"), ["other"]),
-        (b"Welcome!\r\n" + board_answer(), ["jetson", "orin_nano_8gb", "l4t_36_4_7", "memory_8gb"]),
+        (Board(compatible="raspberrypi,5-model-b").answer(), ["other"]),
+        (b"Welcome!\r\n" + Board().answer(), ["jetson", "orin_nano_8gb", "l4t_36_4_7", "memory_8gb"]),
     ],
 )
 def test_groups(answer: bytes, groups: list[str]) -> None:
     assert _boards.groups_of(_boards.parse_answer(answer)) == groups
 
 
-@pytest.mark.parametrize("answer", [b"", b"\xff" * 99, b"This account is not available.\n", board_answer()[:60]])
+@pytest.mark.parametrize("answer", [b"", b"\xff" * 99, b"This account is not available.\n", Board().answer()[:60]])
 def test_what_is_no_answer_says_what_it_was(answer: bytes) -> None:
     with pytest.raises(_boards.AnswerError, match="not that of the probe"):
         _boards.parse_answer(answer)
 
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
-    facts = _boards.parse_answer(board_answer().replace(b"NVIDIA Jetson", b"\x1b[2JNVIDIA\x07"))
+    facts = _boards.parse_answer(Board().answer().replace(b"NVIDIA Jetson", b"\x1b[2JNVIDIA\x07"))
     assert facts["model"] == "[2JNVIDIA"
 
 
@@ -137,7 +137,7 @@ def test_the_probe_runs_in_any_posix_shell() -> None:
 @given(st.binary(max_size=600))
 def test_any_bytes_after_a_good_start_are_judged(data: bytes) -> None:
     try:
-        facts = _boards.parse_answer(board_answer()[:120] + data + b"\n@@ end\n")
+        facts = _boards.parse_answer(Board().answer()[:120] + data + b"\n@@ end\n")
     except _boards.AnswerError:
         return
     for group in _boards.groups_of(facts):
