@@ -9,6 +9,7 @@
 // round or more less where that is not enough, but never so much that less than a cycle remains.
 #pragma once
 
+#include "saturating.h"
 #include "types.h"
 
 #include <string>
@@ -51,5 +52,5 @@ uint64_t emc_budget_auto(uint64_t room_bytes, uint64_t dense_bytes, uint64_t cyc
 // A slot's bytes for one piece: the aligned window of a piece that starts anywhere in a page. Rounding up before
 // adding is what keeps the last page of a read inside the slot when a piece is no multiple of a page.
 inline uint64_t emc_piece_bytes(uint64_t piece) {
-    return (piece + EMC_ALIGN - 1) / EMC_ALIGN * EMC_ALIGN + EMC_ALIGN;
+    return emc_sum(emc_sum(piece, EMC_ALIGN - 1) / EMC_ALIGN * EMC_ALIGN, EMC_ALIGN);
 }
