@@ -5,6 +5,7 @@
 #include "../core/check.h"
 #include "../core/hand-over.h"
 #include "../core/order.h"
+#include "../core/saturating.h"
 #include "../io/slab.h"
 #include "../io/window.h"
 
@@ -28,14 +29,6 @@ static constexpr int GUESSED_PIECES = 3;
 // drive would read too much for nothing.
 static constexpr double AHEAD_SHARE = 0.75;
 
-uint64_t emc_layer_slot_bytes(const emc_layer & layer) {
-    uint64_t bytes = 0;
-    for (const emc_extent & kind : layer.kinds) {
-        bytes += emc_piece_bytes(kind.stride);
-    }
-    return bytes;
-}
-
 std::unique_ptr<emc_cache> emc_cache::make(std::vector<emc_layer> layers, const emc_cache_options & options,
         std::unique_ptr<emc_reader> reader, std::unique_ptr<emc_trace_writer> trace, std::string & error) {
     std::unique_ptr<emc_cache> cache(new emc_cache(std::move(layers), options, std::move(reader), std::move(trace)));
@@ -54,12 +47,12 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
     EMC_CHECK(options.n_slots > 0 && options.read_bytes >= EMC_ALIGN && options.read_bytes % EMC_ALIGN == 0);
     uint64_t buffer_bytes = 0;
     for (const emc_layer & layout : layouts) {
-        slab_bytes += emc_layer_slot_bytes(layout) * (uint64_t) options.n_slots;
+        slab_bytes = emc_sum(slab_bytes, emc_product(emc_layer_slot_bytes(layout), (uint64_t) options.n_slots));
         for (const emc_extent & kind : layout.kinds) {
             buffer_bytes = std::max(buffer_bytes, emc_piece_bytes(kind.stride));
         }
     }
-    slab_bytes += buffer_bytes * (uint64_t) options.n_staging;
+    slab_bytes = emc_sum(slab_bytes, emc_product(buffer_bytes, (uint64_t) options.n_staging));
     // one slab for the cache's life: pages are never given back on eviction, since to fault them in again costs
     // more than it saves, but only when the cache shrinks
     slab = (char *) emc_slab_map(slab_bytes);
