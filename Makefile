@@ -69,13 +69,14 @@ test-unit: setup ## Python unit tests, and the roles' refusals on this machine
 NATIVE_FLAGS := -DCMAKE_BUILD_TYPE=RelWithDebInfo -G Ninja
 
 .PHONY: test-native
-test-native: setup ## the cache's own tests: plain, then with thread and address sanitizers
-	@for sanitizer in none thread address; do \
+test-native: setup ## the cache's own tests: plain, with the thread sanitizer, with those of addresses and undefined behaviour
+	@for sanitizer in none thread address,undefined; do \
 		echo "== native tests, sanitizer: $$sanitizer"; \
-		cmake -S native -B build/native-$$sanitizer $(NATIVE_FLAGS) -DEDGE_MOE_SANITIZE=$${sanitizer/none/} > /dev/null; \
-		cmake --build build/native-$$sanitizer 2>&1 | grep -E 'error|warning|FAILED' || true; \
-		cmake --build build/native-$$sanitizer > /dev/null; \
-		ctest --test-dir build/native-$$sanitizer --output-on-failure --parallel 4; \
+		folder=build/native-$${sanitizer%,*}; \
+		cmake -S native -B $$folder $(NATIVE_FLAGS) -DEDGE_MOE_SANITIZE=$${sanitizer/none/} > /dev/null; \
+		cmake --build $$folder 2>&1 | grep -E 'error|warning|FAILED' || true; \
+		cmake --build $$folder > /dev/null; \
+		ctest --test-dir $$folder --output-on-failure --parallel 4; \
 	done
 
 .PHONY: test-native-arm

@@ -6,6 +6,8 @@
 
 #include "../src/core/budget.h"
 #include "../src/core/config.h"
+#include "../src/core/layout.h"
+#include "../src/core/saturating.h"
 #include "../src/engine/cache.h"
 #include "../src/engine/health.h"
 #include "../src/engine/keeper.h"
@@ -127,12 +129,13 @@ bool parse_name(const char * name, int & layer, int & place) {
     static const struct { const char * text; int place; } kinds[] = {
         { "ffn_gate_exps.weight", 0 }, { "ffn_gate_up_exps.weight", 0 }, { "ffn_up_exps.weight", 1 }, { "ffn_down_exps.weight", 2 },
     };
-    int length = 0;
-    if (sscanf(name, "blk.%d.%n", &layer, &length) != 1 || length == 0) {
+    const char * rest = nullptr;
+    layer = emc_tensor_layer(name, &rest);
+    if (layer < 0) {
         return false;
     }
     for (const auto & kind : kinds) {
-        if (strcmp(name + length, kind.text) == 0) {
+        if (strcmp(rest, kind.text) == 0) {
             place = kind.place;
             return true;
         }
@@ -246,8 +249,7 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
         bool whole = true;
         for (const auto & kind : layer.second) {
             const tensor_place & p = kind.second;
-            whole = whole && p.mapped && (layout.n_experts == 0 || layout.n_experts == p.tensor->ne[2]);
-            layout.n_experts = (int) p.tensor->ne[2];
+            whole = whole && p.mapped && p.tensor->ne[2] == layer.second.begin()->second.tensor->ne[2];
         }
         if (!whole) {
             continue;  // a layer on the GPU, or repacked
@@ -261,13 +263,19 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
                 }
                 file_of[p.fd] = index;
             }
+            const emc_extent extent = { file_of[p.fd], p.offset, p.tensor->nb[2] };
+            const std::string fault = emc_extent_fault(extent, p.tensor->ne[2], model.files.bytes(extent.file));
+            if (!fault.empty()) {
+                return std::string(p.tensor->name) + ": " + fault;
+            }
             model.tensors[p.tensor->data] = { (int) cached.size(), (int) layout.kinds.size(), p.tensor->nb[2], p.tensor->ne[2] };
-            layout.kinds.push_back({ file_of[p.fd], p.offset, p.tensor->nb[2] });
+            layout.n_experts = (int) p.tensor->ne[2];
+            layout.kinds.push_back(extent);
         }
         for (const emc_extent & kind : layout.kinds) {
             request.piece_bytes = std::max(request.piece_bytes, emc_piece_bytes(kind.stride));
         }
-        request.round_bytes += emc_layer_slot_bytes(layout);
+        request.round_bytes  = emc_sum(request.round_bytes, emc_layer_slot_bytes(layout));
         request.n_experts    = std::max(request.n_experts, layout.n_experts);
         cached.push_back(std::move(layout));
         numbers.push_back(layer.first);
@@ -282,12 +290,12 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     const uint64_t room_bytes  = emc_memory_room("");
     uint64_t       dense_bytes = 0;
     for (const ggml_tensor * tensor : dense) {
-        dense_bytes += ggml_nbytes(tensor);
+        dense_bytes = emc_sum(dense_bytes, ggml_nbytes(tensor));
     }
     if (config.automatic) {
-        const uint64_t all_bytes = request.round_bytes * (uint64_t) request.n_experts;
-        request.asked_bytes = emc_budget_auto(room_bytes, dense_bytes, request.round_bytes * (uint64_t) n_used, all_bytes,
-            request.piece_bytes * (uint64_t) EMC_STAGING);
+        const uint64_t all_bytes = emc_product(request.round_bytes, (uint64_t) request.n_experts);
+        request.asked_bytes = emc_budget_auto(room_bytes, dense_bytes, emc_product(request.round_bytes, (uint64_t) n_used), all_bytes,
+            emc_product(request.piece_bytes, EMC_STAGING));
         if (request.asked_bytes >= all_bytes) {
             fits = true;
             return "auto: the model fits in memory";
@@ -322,6 +330,11 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     options.on_trial   = config.lookahead == emc_lookahead_mode::AUTOMATIC;
     if (config.lookahead != emc_lookahead_mode::OFF) {
         model.routers     = routers.make(numbers);
+        for (size_t i = 0; i < n_layers; ++i) {
+            if (model.routers[i] && model.routers[i]->n_experts() != cached[i].n_experts) {
+                model.routers[i].reset();  // it would guess experts that the layer does not have
+            }
+        }
         options.n_guesses = std::min({ n_used + (n_used + 1) / 2, request.n_experts, GUESSES_MAX });
     }
     int  io_depth = config.io_depth;
@@ -504,7 +517,7 @@ static void look_ahead(served_model & model, int layer, const struct ggml_tensor
         return;
     }
     emc_router & router = *model.routers[(size_t) layer];
-    const int n = model.cache->guesses_wanted();
+    const int n = std::min(model.cache->guesses_wanted(), router.n_experts());
     if (n == 0 || state->type != GGML_TYPE_F32 || state->ne[0] != router.width() || state->ne[1] != 1) {
         return;
     }

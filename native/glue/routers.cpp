@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "routers.h"
 
+#include "../src/core/layout.h"
+
 #include "ggml.h"
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <unistd.h>
 
@@ -14,13 +15,15 @@ static const char * const WEIGHTS = "ffn_gate_inp.weight";
 static const char * const BIAS    = "ffn_gate_inp.bias";
 static const char * const CHOICE  = "exp_probs_b.bias";
 
+// The widest state that a router in eight bits can sum exactly.
+static constexpr int64_t WIDTH_MAX = 1 << 16;
+
 void edge_moe_routers::add(const struct ggml_tensor * tensor, int fd, uint64_t offset) {
-    int layer  = 0;
-    int length = 0;
-    if (sscanf(tensor->name, "blk.%d.%n", &layer, &length) != 1 || length == 0) {
+    const char * name  = nullptr;
+    const int    layer = emc_tensor_layer(tensor->name, &name);
+    if (layer < 0) {
         return;
     }
-    const char * name = tensor->name + length;
     for (const char * wanted : { WEIGHTS, BIAS, CHOICE, NORMS[0], NORMS[1] }) {
         if (strcmp(name, wanted) == 0) {
             places[{ layer, name }] = { tensor, fd, offset };
@@ -62,11 +65,18 @@ std::vector<float> edge_moe_routers::read(int layer, const char * name) const {
 std::vector<std::unique_ptr<emc_router>> edge_moe_routers::make(const std::vector<int> & layers) const {
     std::vector<std::unique_ptr<emc_router>> routers(layers.size());
     for (size_t i = 1; i < layers.size(); ++i) {
+        const auto found = places.find({ layers[i], WEIGHTS });
+        if (found == places.end()) {
+            continue;
+        }
+        const ggml_tensor * tensor = found->second.tensor;
+        if (tensor->ne[0] > WIDTH_MAX || tensor->ne[1] > EMC_EXPERTS_MAX || tensor->ne[2] != 1 || tensor->ne[3] != 1) {
+            continue;
+        }
         const std::vector<float> weights = read(layers[i], WEIGHTS);
         if (weights.empty()) {
             continue;
         }
-        const ggml_tensor * tensor = places.at({ layers[i], WEIGHTS }).tensor;
         const std::vector<float> bias   = read(layers[i], BIAS);
         const std::vector<float> choice = read(layers[i], CHOICE);
         emc_router_weights w;
@@ -87,9 +97,7 @@ std::vector<std::unique_ptr<emc_router>> edge_moe_routers::make(const std::vecto
         w.from   = w.to ? w.from : nullptr;
         w.bias   = fits(bias, w.n_experts);
         w.choice = fits(choice, w.n_experts);
-        if (w.width <= 1 << 16) {
-            routers[i] = std::make_unique<emc_router>(w);
-        }
+        routers[i] = std::make_unique<emc_router>(w);
     }
     return routers;
 }

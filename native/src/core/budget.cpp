@@ -4,16 +4,20 @@
 #include <algorithm>
 
 static std::string mib(uint64_t bytes) {
-    return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+    return std::to_string(emc_sum(bytes, (1 << 20) - 1) >> 20) + " MiB";
 }
 
 emc_budget emc_budget_fit(const emc_budget_request & request) {
     emc_budget budget;
-    if (request.round_bytes == 0 || request.n_used <= 0) {
+    if (request.round_bytes == 0 || request.n_experts <= 0) {
         budget.reason = "the model has no experts";
         return budget;
     }
-    budget.cycle_bytes = request.round_bytes * (uint64_t) request.n_used;
+    if (request.n_used < 1 || request.n_used > request.n_experts) {
+        budget.reason = "the model says that a token uses " + std::to_string(request.n_used) + " of " + std::to_string(request.n_experts) + " experts";
+        return budget;
+    }
+    budget.cycle_bytes = emc_product(request.round_bytes, (uint64_t) request.n_used);
 
     uint64_t rounds = std::min<uint64_t>(request.asked_bytes / request.round_bytes, (uint64_t) request.n_experts);
     if (rounds < (uint64_t) request.n_used) {
@@ -25,9 +29,9 @@ emc_budget emc_budget_fit(const emc_budget_request & request) {
     }
     // where every expert has a slot, nothing streams
     if (request.piece_bytes && rounds < (uint64_t) request.n_experts) {
-        while (rounds > (uint64_t) request.n_used && request.asked_bytes - rounds * request.round_bytes < EMC_STAGING * request.piece_bytes) {
-            rounds -= 1;
-        }
+        const uint64_t wanted = emc_product(EMC_STAGING, request.piece_bytes);
+        const uint64_t beside = request.asked_bytes > wanted ? (request.asked_bytes - wanted) / request.round_bytes : 0;
+        rounds = std::max(std::min(rounds, beside), (uint64_t) request.n_used);
         const uint64_t fits = (request.asked_bytes - rounds * request.round_bytes) / request.piece_bytes;
         budget.staging = fits < EMC_STAGING_LEAST ? 0 : (int) std::min<uint64_t>(fits, EMC_STAGING);
     }
@@ -38,7 +42,7 @@ emc_budget emc_budget_fit(const emc_budget_request & request) {
 }
 
 uint64_t emc_budget_auto(uint64_t room_bytes, uint64_t dense_bytes, uint64_t cycle_bytes, uint64_t all_bytes, uint64_t staging_bytes) {
-    const uint64_t taken  = dense_bytes + staging_bytes + std::max(room_bytes / 8, EMC_RESERVE_MIN);
+    const uint64_t taken  = emc_sum(emc_sum(dense_bytes, staging_bytes), std::max(room_bytes / 8, EMC_RESERVE_MIN));
     const uint64_t left   = room_bytes > taken ? room_bytes - taken : 0;
     const uint64_t cycles = cycle_bytes ? left / cycle_bytes : 0;
     return cycles ? std::min(cycles * cycle_bytes + staging_bytes, all_bytes) : 0;

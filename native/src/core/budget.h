@@ -9,6 +9,7 @@
 // round or more less where that is not enough, but never so much that less than a cycle remains.
 #pragma once
 
+#include "saturating.h"
 #include "types.h"
 
 #include <string>
@@ -56,5 +57,5 @@ constexpr double EMC_FITS_SHARE = 0.96;
 // A slot's bytes for one piece: the aligned window of a piece that starts anywhere in a page. Rounding up before
 // adding is what keeps the last page of a read inside the slot when a piece is no multiple of a page.
 inline uint64_t emc_piece_bytes(uint64_t piece) {
-    return (piece + EMC_ALIGN - 1) / EMC_ALIGN * EMC_ALIGN + EMC_ALIGN;
+    return emc_sum(emc_sum(piece, EMC_ALIGN - 1) / EMC_ALIGN * EMC_ALIGN, EMC_ALIGN);
 }

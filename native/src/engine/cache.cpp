@@ -5,6 +5,7 @@
 #include "../core/check.h"
 #include "../core/hand-over.h"
 #include "../core/order.h"
+#include "../core/saturating.h"
 #include "../io/slab.h"
 #include "../io/window.h"
 
@@ -19,22 +20,6 @@ static constexpr int N_CALLS = 16;
 
 // In emc_read::layer: the read goes into staging, and slot is the buffer.
 static constexpr int STAGED = -1;
-
-// Guessed pieces that may be under way at once: enough that the drive does not idle between two, and few, since what is
-// asked for meanwhile has to wait for them.
-static constexpr int GUESSED_PIECES = 3;
-
-// A batch that uses at least this share of a layer's experts is taken to use them all in the next layer. Below it the
-// drive would read too much for nothing.
-static constexpr double AHEAD_SHARE = 0.75;
-
-uint64_t emc_layer_slot_bytes(const emc_layer & layer) {
-    uint64_t bytes = 0;
-    for (const emc_extent & kind : layer.kinds) {
-        bytes += emc_piece_bytes(kind.stride);
-    }
-    return bytes;
-}
 
 std::unique_ptr<emc_cache> emc_cache::make(std::vector<emc_layer> layers, const emc_cache_options & options,
         std::unique_ptr<emc_reader> reader, std::unique_ptr<emc_trace_writer> trace, std::string & error) {
@@ -54,12 +39,12 @@ emc_cache::emc_cache(std::vector<emc_layer> layouts, const emc_cache_options & o
     EMC_CHECK(options.n_slots > 0 && options.read_bytes >= EMC_ALIGN && options.read_bytes % EMC_ALIGN == 0);
     uint64_t buffer_bytes = 0;
     for (const emc_layer & layout : layouts) {
-        slab_bytes += emc_layer_slot_bytes(layout) * (uint64_t) options.n_slots;
+        slab_bytes = emc_sum(slab_bytes, emc_product(emc_layer_slot_bytes(layout), (uint64_t) options.n_slots));
         for (const emc_extent & kind : layout.kinds) {
             buffer_bytes = std::max(buffer_bytes, emc_piece_bytes(kind.stride));
         }
     }
-    slab_bytes += buffer_bytes * (uint64_t) options.n_staging;
+    slab_bytes = emc_sum(slab_bytes, emc_product(buffer_bytes, (uint64_t) options.n_staging));
     // one slab for the cache's life: pages are never given back on eviction, since to fault them in again costs
     // more than it saves, but only when the cache shrinks
     slab = (char *) emc_slab_map(slab_bytes);
@@ -372,30 +357,6 @@ void emc_cache::hear(const emc_call & call, int64_t rows, emc_tail tail, bool st
     }
 }
 
-// The missing experts of a stream that may have a slot if there is one for them: those of its last rows, latest first,
-// since decode goes on from there, and then, as long as slots are EMPTY, any.
-void emc_cache::choose_worthy(emc_call & call, const emc_tail & tail) {
-    call.worthy.clear();
-    for (int i = 0; i < call.n; ++i) {
-        const bool streams = call.slots[i] == EMC_NO_SLOT && call.buffers[i] == EMC_NO_BUFFER;
-        call.index_of[call.experts[i]] = streams ? i : -1;
-    }
-    const auto take = [&](int32_t expert) {
-        int32_t & i = call.index_of[expert];
-        if (i >= 0) {
-            call.worthy.push_back(i);
-            i = -1;
-        }
-    };
-    for (int row = tail.n_rows - 1; row >= 0; --row) {
-        std::for_each_n(tail.experts + (size_t) row * tail.width, tail.width, take);
-    }
-    const int n_empty = layers[call.layer].table->empty();
-    for (int i = 0; i < call.n && (int) call.worthy.size() < n_empty; ++i) {
-        take(call.experts[i]);
-    }
-}
-
 // Gives the expert a slot, pinned once; the caller queues its pieces and says whether they were asked for.
 emc_slot emc_cache::load(int layer_id, int expert, int * evicted, bool of_worth) {
     layer_state &  layer = layers[layer_id];
@@ -421,64 +382,6 @@ void emc_cache::prove(layer_state & layer, emc_slot slot) {
     }
 }
 
-int emc_cache::guesses_wanted() const {
-    std::lock_guard<std::mutex> lock(mutex);
-    return lookahead.active() ? lookahead.n_ranks() : 0;
-}
-
-void emc_cache::foresee(int layer_id, const int32_t * experts, int n) {
-    EMC_HAND_OVER();
-    std::vector<emc_read> reads;
-    {
-        std::lock_guard<std::mutex> lock(mutex);
-        const emc_slot_table & table = *layers.at(layer_id).table;
-        lookahead.guess(layer_id, experts, n, [&table](int32_t e) { return table.find(e) == EMC_NO_SLOT; });
-        follow_guesses(reads);
-    }
-    submit(reads);
-}
-
-// Begins the read of guessed experts while the drive has nothing to do that was asked for.
-void emc_cache::follow_guesses(std::vector<emc_read> & reads) {
-    if (options.n_guesses == 0 || streaming || closing) {
-        return;
-    }
-    int layer_id = 0;
-    while (asked_left == 0 && guessed_left < GUESSED_PIECES) {
-        const int expert = lookahead.next(&layer_id);
-        if (expert < 0) {
-            return;
-        }
-        layer_state &    layer = layers[layer_id];
-        emc_slot_table & table = *layer.table;
-        if (table.find(expert) != EMC_NO_SLOT) {
-            continue;
-        }
-        // what is guessed and already there must not make room
-        const auto each_resident = [&](void (emc_slot_table::*act)(emc_slot)) {
-            lookahead.each_guess(layer_id, [&](int32_t e) {
-                if (e != expert && table.find(e) != EMC_NO_SLOT) {
-                    (table.*act)(table.find(e));
-                }
-            });
-        };
-        int evicted = -1;
-        each_resident(&emc_slot_table::pin);
-        const emc_slot slot = load(layer_id, expert, &evicted, false);
-        each_resident(&emc_slot_table::unpin);
-        if (slot == EMC_NO_SLOT) {
-            return;
-        }
-        table.unpin(slot);  // LOADING keeps it
-        layer.unproven[slot] = 1;
-        guessed_left        += layer.slot_left[slot];
-        counters.guessed    += 1;
-        for (int kind = 0; kind < (int) layer.layout.kinds.size(); ++kind) {
-            queue_slot_piece(layer_id, slot, kind, reads);
-        }
-    }
-}
-
 void emc_cache::resize(int n) {
     EMC_CHECK(n >= 1 && n <= options.n_slots);
     in_use = n;
@@ -496,57 +399,6 @@ void emc_cache::resize(int n) {
                 madvise(layer.memory + layer.slot_bytes * (uint64_t) slot, layer.slot_bytes, MADV_DONTNEED);
             }
         }
-    }
-}
-
-// What a stream will ask for after this product.
-void emc_cache::expect(const emc_call & call) {
-    expected.clear();
-    next_expected = 0;
-    for (int k = call.kind + 1; k < (int) layers[call.layer].layout.kinds.size(); ++k) {
-        for (int i = 0; i < call.n; ++i) {
-            if (call.slots[i] == EMC_NO_SLOT) {
-                expected.push_back({ call.layer, k, call.experts[i] });
-            }
-        }
-    }
-    const bool nearly_all = call.n >= layers[call.layer].layout.n_experts * AHEAD_SHARE;
-    if (nearly_all && call.layer + 1 < (int) layers.size()) {
-        for (int e = 0; e < layers[call.layer + 1].layout.n_experts; ++e) {
-            expected.push_back({ call.layer + 1, 0, e });
-        }
-    }
-    staging->drop_unless([this](const emc_piece_key & key) { return std::find(expected.begin(), expected.end(), key) != expected.end(); });
-}
-
-// Gives free buffers to the pieces that come next: the open stream's own, then what is expected.
-void emc_cache::pump(std::vector<emc_read> & reads) {
-    if (emc_call * call = streaming) {
-        for (; call->next_unread < call->unread.size(); ++call->next_unread) {
-            const int32_t       i      = call->unread[call->next_unread];
-            const emc_piece_key key    = { call->layer, call->kind, call->experts[i] };
-            const int           buffer = staging->take(key, call);
-            if (buffer == EMC_NO_BUFFER) {
-                return;
-            }
-            call->buffers[i] = buffer;
-            call->pieces[i]  = &staging->piece(buffer);
-            queue_staged_piece(key, buffer, reads);
-        }
-        reads.insert(reads.end(), call->held_back.begin(), call->held_back.end());
-        call->held_back.clear();
-    }
-    for (; next_expected < expected.size(); ++next_expected) {
-        const emc_piece_key & key = expected[next_expected];
-        if (layers[key.layer].table->find(key.expert) != EMC_NO_SLOT || staging->has(key)) {
-            continue;
-        }
-        const int buffer = staging->take_ahead(key);
-        if (buffer == EMC_NO_BUFFER) {
-            return;
-        }
-        counters.ahead_queued += 1;
-        queue_staged_piece(key, buffer, reads);
     }
 }
 
@@ -570,21 +422,6 @@ int emc_cache::next(emc_call * call, int position) {
         decide(*call, position);
     }
     return call->order[position];
-}
-
-void emc_cache::pass(emc_call & call, int i) {
-    if (call.slots[i] != EMC_NO_SLOT || call.to_pass[i].fetch_sub(1, std::memory_order_acq_rel) != 1) {
-        return;
-    }
-    EMC_HAND_OVER();
-    std::vector<emc_read> reads;
-    {
-        std::lock_guard<std::mutex> lock(mutex);
-        staging->let_go(call.buffers[i]);
-        call.buffers[i] = EMC_NO_BUFFER;
-        pump(reads);
-    }
-    submit(reads);
 }
 
 void emc_cache::decide(emc_call & call, int position) {

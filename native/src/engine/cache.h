@@ -47,6 +47,7 @@
 #pragma once
 
 #include "../core/config.h"
+#include "../core/layout.h"
 #include "../core/slot-table.h"
 #include "../core/stats.h"
 #include "../io/reader.h"
@@ -60,21 +61,6 @@
 #include <memory>
 #include <mutex>
 #include <vector>
-
-// Where one kind of a layer is: expert e is at offset + e*stride, stride bytes long.
-struct emc_extent {
-    int      file   = 0;
-    uint64_t offset = 0;
-    uint64_t stride = 0;
-};
-
-struct emc_layer {
-    int                     n_experts = 0;
-    std::vector<emc_extent> kinds;  // in order of execution, at most EMC_MAX_KINDS
-};
-
-// Bytes of one slot of this layer.
-uint64_t emc_layer_slot_bytes(const emc_layer & layer);
 
 struct emc_cache_options {
     int         n_slots    = 0;          // in each layer
@@ -122,6 +108,7 @@ struct emc_call {
 class emc_cache : private emc_read_sink {
 public:
     // nullptr, and error says why, if the slab cannot be had. The reader is started by this call; the trace may be null.
+    // REQUIRES: emc_extent_fault finds nothing in any kind of any layer.
     static std::unique_ptr<emc_cache> make(std::vector<emc_layer> layers, const emc_cache_options & options,
         std::unique_ptr<emc_reader> reader, std::unique_ptr<emc_trace_writer> trace, std::string & error);
 

@@ -61,6 +61,11 @@ int emc_file_set::add(const std::string & path, bool allow_direct) {
     return (int) files.size() - 1;
 }
 
+uint64_t emc_file_set::bytes(int index) const {
+    const off_t end = lseek(fd(index), 0, SEEK_END);
+    return end < 0 ? 0 : (uint64_t) end;
+}
+
 int emc_file_set::add_fd(int fd, bool allow_direct) {
     return add("/proc/self/fd/" + std::to_string(fd), allow_direct);
 }

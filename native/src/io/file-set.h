@@ -2,6 +2,7 @@
 // The files of one model, opened for direct reads where the file system allows it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ public:
     int add_fd(int fd, bool allow_direct = true);
 
     int fd(int index) const { return files.at(index); }
+
+    // Its size now, of a block device too; 0 if it has none.
+    uint64_t bytes(int index) const;
 
     // true if every file is read around the page cache. Else reason() names the refusal, of the file system or of a
     // drive whose blocks are larger than EMC_ALIGN: the fallback is correct, but then the page cache competes with the

@@ -8,11 +8,11 @@
 static constexpr uint64_t HUGE_PAGE = 2ull << 20;
 
 void * emc_slab_map(uint64_t bytes) {
-    bytes = (bytes + 4095) / 4096 * 4096;
-    if (bytes + HUGE_PAGE < bytes) {
+    if (bytes > UINT64_MAX - 2 * HUGE_PAGE) {  // with the rounding below
         errno = ENOMEM;
         return nullptr;
     }
+    bytes = (bytes + 4095) / 4096 * 4096;
     void * mapped = mmap(nullptr, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) {
         return nullptr;

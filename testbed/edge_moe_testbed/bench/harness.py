@@ -13,6 +13,7 @@ import socket
 import subprocess
 import tarfile
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,10 +125,18 @@ def unpacked_artifact() -> Path:
     return found[0].parents[1]
 
 
+# Servers that start at the same time must not be given one port: nobody listens on it yet.
+_given_out: deque[int] = deque(maxlen=64)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _given_out:
+            _given_out.append(port)
+            return port
 
 
 # The published study's flags: experts stay in the file's mapping and on the CPU.
@@ -150,6 +159,14 @@ STREAMING_ARGS = (
     "0",
     "--no-webui",
 )
+
+
+class ServerEnded(BenchError):
+    """llama-server ended before it was ready; a negative ``returncode`` is the signal that ended it."""
+
+    def __init__(self, returncode: int, log: Path) -> None:
+        super().__init__(f"llama-server ended with {returncode}: {_last_line(log)} (log: {log})")
+        self.returncode = returncode
 
 
 @dataclass
@@ -176,7 +193,7 @@ class Server:
         parsed: dict[str, Any] = json.loads(content)
         return parsed
 
-    def complete(self, prompt: str | list[str], n_predict: int, **more: Any) -> dict[str, Any]:
+    def complete(self, prompt: str | list[str], n_predict: int, timeout: float = 600, **more: Any) -> dict[str, Any]:
         """Greedy completion with its token ids and the server's own timings; nothing is reused between prompts.
 
         Of several prompts in one request the server makes a list of answers.
@@ -192,6 +209,7 @@ class Server:
                 "return_tokens": True,
                 **more,
             },
+            timeout,
         )
 
     def log_text(self) -> str:
@@ -240,7 +258,7 @@ def server(
         deadline = time.monotonic() + start_timeout_s
         while True:
             if process.poll() is not None:
-                raise BenchError(f"llama-server ended with {process.returncode}: {_last_line(log)} (log: {log})")
+                raise ServerEnded(process.returncode, log)
             try:
                 running.request("/health", timeout=5)
                 break
