@@ -146,7 +146,7 @@ def test_two_servers_of_one_file_at_once(root: Path, plain: Path, plain_referenc
 def test_a_draft_model_beside_the_cached_one(root: Path, plain: Path, tmp_path: Path) -> None:
     """The draft is the model without its last layer, so some of what it proposes is taken and some is not."""
     draft = models.write_moe(tmp_path / "draft.gguf", replace(SHAPE, layers=SHAPE.layers - 1))
-    served = served_with_drafts(
+    _, served = run_with_drafts(
         root, plain, tmp_path, SHAPE, "--spec-type", "draft-simple", "--model-draft", str(draft)
     )
     assert served.log.count("edge-moe: cache off: another model of this process has the cache") == 1
@@ -155,24 +155,30 @@ def test_a_draft_model_beside_the_cached_one(root: Path, plain: Path, tmp_path: 
 
 
 def test_layers_that_draft_for_the_model_they_are_in(root: Path, tmp_path: Path) -> None:
-    """A second context computes the draft layer of the cached model, whose experts are cached too."""
+    """A second context computes the draft layer of the cached model, whose experts are cached too.
+
+    Nothing that an untrained layer proposes is taken, so no text shows its experts: its proposals do, in the debug log.
+    """
     shape = replace(SHAPE, draft_layers=1)
     model = models.write_moe(tmp_path / "moe.gguf", shape)
-    served_with_drafts(root, model, tmp_path, shape, "--spec-type", "draft-mtp")
+    reference, served = run_with_drafts(root, model, tmp_path, shape, "--spec-type", "draft-mtp", "-lv", "5")
+    proposed, proposed_by_mapping = (re.findall(r"draft candidate .*", each.log) for each in (served, reference))
+    assert len(set(proposed)) > 12
+    assert proposed == proposed_by_mapping
 
 
 def test_drafts_from_the_text_itself(root: Path, plain: Path, tmp_path: Path) -> None:
     """Up to nine tokens are verified at once: batches of decode that count, and stream, as prefill."""
     args = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "1", "--spec-ngram-simple-size-m", "8")
-    served_with_drafts(root, plain, tmp_path, SHAPE, *args)
+    run_with_drafts(root, plain, tmp_path, SHAPE, *args)
 
 
-def served_with_drafts(root: Path, model: Path, folder: Path, shape: models.MoeShape, *args: str) -> Run:
-    """The run with a cache, of which is known that there were drafts and that the text is the mapping's."""
+def run_with_drafts(root: Path, model: Path, folder: Path, shape: models.MoeShape, *args: str) -> tuple[Run, Run]:
+    """Without and with the cache: both drafted, and their text is the same."""
     reference = run(root, model, folder / "off", 0, args)
     assert_a_text(reference)
     served = run(root, model, folder / "on", cache_mib(shape, 1.5), args)
     assert served.tokens == reference.tokens
     assert_served(served, shape.layers + shape.draft_layers)
     assert all(answer["timings"].get("draft_n") for answer in served.answers), "nothing was drafted"
-    return served
+    return reference, served
