@@ -14,6 +14,9 @@ Three things are shaped on purpose, because plain random weights would test noth
   do in trained models. 0 means that the token alone decides, towards 1 all tokens choose the same experts; 0.65
   gives LRU about the hits that it has on real models (under half at two token cycles, three quarters with a quarter
   of the experts held).
+
+A plain shape is written as ``qwen3moe``. Leading dense layers, fused gate_up weights or draft layers make it a
+``hy_v3``, which has the same attention, allows all of these, and always has a shared expert beside the routed ones.
 """
 
 from __future__ import annotations
@@ -42,7 +45,12 @@ VOCABULARY_SIZE = 1024
 
 @dataclass(frozen=True)
 class MoeShape:
-    """Shape of a random MoE. Sizes are in elements unless the name says otherwise."""
+    """Shape of a random MoE. Sizes are in elements unless the name says otherwise.
+
+    ``down_quantisation`` is that of the down weights in every second layer, as real files mix two; empty: all alike.
+    ``dense_layers`` are the leading ones, without experts. ``draft_layers`` (multi-token prediction) stand behind
+    ``layers`` and have experts of their own.
+    """
 
     layers: int = 16
     experts: int = 96
@@ -56,23 +64,36 @@ class MoeShape:
     quantisation: str = "Q8_0"
     locality: float = 0.65
     seed: int = 1
+    down_quantisation: str = ""
+    dense_layers: int = 0
+    fused_gate_up: bool = False
+    draft_layers: int = 0
 
-    def expert_bytes(self) -> int:
+    @property
+    def architecture(self) -> str:
+        return "hy_v3" if self.dense_layers or self.fused_gate_up or self.draft_layers else "qwen3moe"
+
+    def kind(self) -> gguf.GGMLQuantizationType:
+        return gguf.GGMLQuantizationType[self.quantisation]
+
+    def down_kind(self, layer: int) -> gguf.GGMLQuantizationType:
+        return gguf.GGMLQuantizationType[(layer % 2 and self.down_quantisation) or self.quantisation]
+
+    def expert_bytes(self, layer: int = 0) -> int:
         """Bytes of one expert of one layer, its gate, up and down weights together."""
-        kind = gguf.GGMLQuantizationType[self.quantisation]
         rows = (
-            (self.expert_hidden, self.embedding),
-            (self.expert_hidden, self.embedding),
-            (self.embedding, self.expert_hidden),
+            (self.expert_hidden, self.embedding, self.kind()),
+            (self.expert_hidden, self.embedding, self.kind()),
+            (self.embedding, self.expert_hidden, self.down_kind(layer)),
         )
-        return sum(count * _row_bytes(length, kind) for count, length in rows)
+        return sum(count * _row_bytes(length, kind) for count, length, kind in rows)
 
     def cycle_bytes(self) -> int:
-        """Bytes of every expert that one token uses, over all layers."""
-        return self.layers * self.experts_used * self.expert_bytes()
+        """Bytes of every expert that one token uses, over all layers (draft layers are not among them)."""
+        return self.experts_used * sum(self.expert_bytes(layer) for layer in range(self.dense_layers, self.layers))
 
     def expert_total_bytes(self) -> int:
-        return self.layers * self.experts * self.expert_bytes()
+        return self.cycle_bytes() // self.experts_used * self.experts
 
 
 # The board of the demo has 768 MiB: this one (about 960 MiB) does not fit. What a token touches is small on purpose,
@@ -154,6 +175,41 @@ def _quantised(values: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarra
     return gguf.quants.quantize(values.astype(np.float32), kind)
 
 
+@dataclass(frozen=True)
+class _RandomBits:
+    """A type that gguf cannot quantise to, but of which nearly all bits may be random.
+
+    ``scales`` is what each fp16 scale of a block is relative to the first, by its place in bytes; ``deviation`` is that
+    of the weights where the first scale is 1 and all other bits are random.
+    """
+
+    scales: dict[int, float]
+    deviation: float
+
+
+_RANDOM_BITS = {
+    # the second scale is that of the minimum: 7.5 makes the mean zero
+    gguf.GGMLQuantizationType.Q4_K: _RandomBits({0: 1, 2: 7.5}, 258.3),
+    gguf.GGMLQuantizationType.Q6_K: _RandomBits({208: 1}, 1365.7),
+    gguf.GGMLQuantizationType.IQ4_NL: _RandomBits({0: 1}, 67.2),
+    gguf.GGMLQuantizationType.IQ4_XS: _RandomBits({0: 1}, 1246.3),
+}
+
+
+def _weights(
+    rng: np.random.Generator, rows: int, length: int, scale: float, kind: gguf.GGMLQuantizationType
+) -> np.ndarray:
+    """Random weights of mean 0 and deviation ``scale``, [rows, bytes a row]."""
+    bits = _RANDOM_BITS.get(kind)
+    if bits is None:
+        return _quantised(rng.standard_normal((rows, length)) * scale, kind)
+    block_bytes = gguf.GGML_QUANT_SIZES[kind][1]
+    blocks = rng.integers(0, 256, (rows, _row_bytes(length, kind) // block_bytes, block_bytes), dtype=np.uint8)
+    for place, factor in bits.scales.items():
+        blocks[..., place : place + 2] = np.array([scale / bits.deviation * factor], dtype="<f2").view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
 def _experts(
     rng: np.random.Generator, shape: MoeShape, rows: int, length: int, scale: float, kind: gguf.GGMLQuantizationType
 ) -> np.ndarray:
@@ -162,28 +218,38 @@ def _experts(
     Each expert is a roll and a sign flip of a pool of rows: quantising a pool costs a hundredth of quantising
     all, and no two experts are alike.
     """
-    pool = _quantised(rng.standard_normal((rows * 2, length)) * scale, kind)
+    pool = _weights(rng, rows * 2, length, scale, kind)
     order = np.stack([rng.permutation(rows * 2)[:rows] for _ in range(shape.experts)])
     return pool[order]
 
 
-def write_moe(path: Path, shape: MoeShape) -> None:
-    """Write a random MoE of architecture ``qwen3moe``. Replaces ``path`` only when complete."""
+def write_moe(path: Path, shape: MoeShape, split_tensors: int = 0) -> Path:
+    """Write a random MoE. Replaces ``path`` only when complete. Returns the path to load.
+
+    With ``split_tensors`` the model is in files of that many tensors, named after ``path`` as llama.cpp wants them.
+    """
     tokens, merges, favoured = train_vocabulary(training_text(), VOCABULARY_SIZE)
-    kind = gguf.GGMLQuantizationType[shape.quantisation]
+    kind = shape.kind()
     _row_bytes(shape.embedding, kind)
-    _row_bytes(shape.expert_hidden, kind)
+    for layer in range(2):
+        _row_bytes(shape.expert_hidden, shape.down_kind(layer))
     rng = np.random.default_rng(shape.seed)
     partial = path.with_name(path.name + ".part")
-    writer = gguf.GGUFWriter(partial, "qwen3moe", use_temp_file=False)
+    writer = gguf.GGUFWriter(partial, shape.architecture, use_temp_file=False, split_max_tensors=split_tensors)
     writer.add_name(f"edge.moe random {shape.layers}x{shape.experts} {shape.quantisation}")
-    writer.add_block_count(shape.layers)
+    writer.add_block_count(shape.layers + shape.draft_layers)
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.embedding)
     writer.add_feed_forward_length(shape.expert_hidden * shape.experts_used)
     writer.add_expert_feed_forward_length(shape.expert_hidden)
     writer.add_expert_count(shape.experts)
     writer.add_expert_used_count(shape.experts_used)
+    if shape.architecture == "hy_v3":
+        writer.add_leading_dense_block_count(shape.dense_layers)
+        writer.add_expert_shared_feed_forward_length(shape.expert_hidden)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(True)
+        writer.add_nextn_predict_layers(shape.draft_layers)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
     writer.add_key_length(shape.head)
@@ -203,50 +269,78 @@ def write_moe(path: Path, shape: MoeShape) -> None:
     writer.add_eos_token_id(len(tokens) - 1)
     writer.add_add_bos_token(False)
 
-    for name, values in _tensors(rng, shape, len(tokens), np.array(favoured), kind):
-        # Quantised blocks carry their type beside them; their shape in bytes is what the writer expects.
-        writer.add_tensor(name, values, raw_dtype=kind if values.dtype == np.uint8 else None)
+    for name, values, tensor_kind in _tensors(rng, shape, len(tokens), np.array(favoured)):
+        writer.add_tensor(name, values, raw_dtype=tensor_kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file(progress=False)
     writer.close()
-    os.replace(partial, path)
+    written = writer.format_shard_names(path)
+    for file, partial_file in zip(written, writer.format_shard_names(partial), strict=True):
+        os.replace(partial_file, file)
+    return written[0]
 
 
-def _tensors(
-    rng: np.random.Generator, shape: MoeShape, vocabulary: int, favoured: np.ndarray, kind: gguf.GGMLQuantizationType
-) -> Iterator[tuple[str, np.ndarray]]:
-    """All tensors in file order: (name, values or quantised blocks)."""
+_Tensor = tuple[str, np.ndarray, gguf.GGMLQuantizationType]
+
+
+def _tensors(rng: np.random.Generator, shape: MoeShape, vocabulary: int, favoured: np.ndarray) -> Iterator[_Tensor]:
+    """All tensors in file order: (name, values or quantised blocks, type)."""
     width, quarter = shape.embedding, shape.embedding // 4
-    f32 = np.float32
+    scale, down_scale = 1 / np.sqrt(width), 1 / np.sqrt(shape.expert_hidden)
+    kind = shape.kind()
 
-    def matrix(rows: int, length: int, scale: float = 1.0) -> np.ndarray:
-        return _quantised(rng.standard_normal((rows, length)) * scale / np.sqrt(length), kind)
+    def floats(name: str, values: np.ndarray) -> _Tensor:
+        return f"{name}.weight", values.astype(np.float32), gguf.GGMLQuantizationType.F32
+
+    def matrix(name: str, rows: int, length: int) -> _Tensor:
+        return f"{name}.weight", _weights(rng, rows, length, 1 / np.sqrt(length), kind), kind
+
+    def feed_forward(block: str, suffix: str, hidden: int) -> Iterator[_Tensor]:
+        yield matrix(f"{block}.ffn_gate{suffix}", hidden, width)
+        yield matrix(f"{block}.ffn_up{suffix}", hidden, width)
+        yield matrix(f"{block}.ffn_down{suffix}", width, hidden)
+
+    def experts(block: str, down_kind: gguf.GGMLQuantizationType) -> Iterator[_Tensor]:
+        hidden = shape.expert_hidden
+        first = {"gate_up": 2 * hidden} if shape.fused_gate_up else {"gate": hidden, "up": hidden}
+        for name, rows in first.items():
+            yield f"{block}.ffn_{name}_exps.weight", _experts(rng, shape, rows, width, scale * 2, kind), kind
+        down = _experts(rng, shape, width, hidden, down_scale, down_kind)
+        yield f"{block}.ffn_down_exps.weight", down, down_kind
 
     # The common direction lives in the first quarter of the state, where the output head does not look.
     embedding = rng.standard_normal((vocabulary, width)) * np.sqrt(1 - shape.locality)
     embedding[:, :quarter] += rng.standard_normal(quarter) * np.sqrt(4 * shape.locality)
-    yield "token_embd.weight", embedding.astype(f32)
-    yield "output_norm.weight", np.ones(width, dtype=f32)
+    yield floats("token_embd", embedding)
+    yield floats("output_norm", np.ones(width))
     output = rng.standard_normal((vocabulary, width)) * favoured[:, None]
     output[:, :quarter] = 0
-    yield "output.weight", (output / np.sqrt(width) * 4).astype(f32)
-    for layer in range(shape.layers):
+    yield floats("output", output / np.sqrt(width) * 4)
+    for layer in range(shape.layers + shape.draft_layers):
         block = f"blk.{layer}"
-        yield f"{block}.attn_norm.weight", np.ones(width, dtype=f32)
-        yield f"{block}.ffn_norm.weight", np.ones(width, dtype=f32)
-        yield f"{block}.attn_q_norm.weight", np.full(shape.head, 2.0, dtype=f32)
-        yield f"{block}.attn_k_norm.weight", np.full(shape.head, 2.0, dtype=f32)
-        yield f"{block}.attn_q.weight", matrix(shape.heads * shape.head, width)
-        yield f"{block}.attn_k.weight", matrix(shape.kv_heads * shape.head, width)
-        yield f"{block}.attn_v.weight", matrix(shape.kv_heads * shape.head, width)
-        yield f"{block}.attn_output.weight", matrix(width, shape.heads * shape.head)
-        yield f"{block}.ffn_gate_inp.weight", (rng.standard_normal((shape.experts, width)) / np.sqrt(width)).astype(f32)
-        scale = 1 / np.sqrt(width)
-        yield f"{block}.ffn_gate_exps.weight", _experts(rng, shape, shape.expert_hidden, width, scale * 2, kind)
-        yield f"{block}.ffn_up_exps.weight", _experts(rng, shape, shape.expert_hidden, width, scale * 2, kind)
-        down = 1 / np.sqrt(shape.expert_hidden)
-        yield f"{block}.ffn_down_exps.weight", _experts(rng, shape, width, shape.expert_hidden, down, kind)
+        yield floats(f"{block}.attn_norm", np.ones(width))
+        yield floats(f"{block}.ffn_norm", np.ones(width))
+        yield floats(f"{block}.attn_q_norm", np.full(shape.head, 2.0))
+        yield floats(f"{block}.attn_k_norm", np.full(shape.head, 2.0))
+        yield matrix(f"{block}.attn_q", shape.heads * shape.head, width)
+        yield matrix(f"{block}.attn_k", shape.kv_heads * shape.head, width)
+        yield matrix(f"{block}.attn_v", shape.kv_heads * shape.head, width)
+        yield matrix(f"{block}.attn_output", width, shape.heads * shape.head)
+        if layer < shape.dense_layers:
+            yield from feed_forward(block, "", shape.expert_hidden * shape.experts_used)
+            continue
+        yield floats(f"{block}.ffn_gate_inp", rng.standard_normal((shape.experts, width)) / np.sqrt(width))
+        yield from experts(block, shape.down_kind(layer))
+        if shape.architecture == "hy_v3":
+            # added to what the router says when it chooses, and not when it weighs
+            choice = rng.standard_normal(shape.experts) * 0.05
+            yield f"{block}.exp_probs_b", choice.astype(np.float32), gguf.GGMLQuantizationType.F32
+            yield from feed_forward(block, "_shexp", shape.expert_hidden)
+        if layer >= shape.layers:
+            yield matrix(f"{block}.nextn.eh_proj", width, 2 * width)
+            yield floats(f"{block}.nextn.enorm", np.ones(width))
+            yield floats(f"{block}.nextn.hnorm", np.ones(width))
 
 
 def ensure_moe(name: str, shape: MoeShape, folder: Path | None = None) -> Path:
@@ -259,8 +353,11 @@ def ensure_moe(name: str, shape: MoeShape, folder: Path | None = None) -> Path:
     path = folder / f"{name}.gguf"
     stamp_file = folder / f"{name}.gguf.stamp"
     stamp = json.dumps({"generator": GENERATOR_VERSION, **asdict(shape)}, sort_keys=True)
-    if path.exists() and stamp_file.exists() and stamp_file.read_text() == stamp:
-        return path
+    # a model that was written before a field came had what is now its default
+    if path.exists() and stamp_file.exists():
+        found = {**asdict(MoeShape()), **json.loads(stamp_file.read_text())}
+        if json.dumps(found, sort_keys=True) == stamp:
+            return path
     stamp_file.unlink(missing_ok=True)
     print(f"writing {path} ({shape.expert_total_bytes() / 2**20:.0f} MiB of experts)", flush=True)
     write_moe(path, shape)
@@ -299,8 +396,11 @@ def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     moe.add_argument("--name", help="file name without .gguf (default: SHAPE-moe)")
     moe.add_argument("--dir", type=Path, help="folder (default: the models cache)")
     for field in MoeShape.__dataclass_fields__.values():
-        default = field.default
-        moe.add_argument(f"--{field.name.replace('_', '-')}", type=type(default), help="override the shape")
+        option, default = f"--{field.name.replace('_', '-')}", field.default
+        if isinstance(default, bool):
+            moe.add_argument(option, action=argparse.BooleanOptionalAction, help="override the shape")
+        else:
+            moe.add_argument(option, type=type(default), help="override the shape")
     dense = kinds.add_parser("dense", help="the real dense control model")
     dense.add_argument("--dir", type=Path, help="folder (default: the models cache)")
 

@@ -33,11 +33,6 @@ N_PREDICT = 48
 THREADS = (1, 2, 4)
 
 
-@pytest.fixture(scope="module")
-def root() -> Path:
-    return harness.unpacked_artifact()
-
-
 @pytest.fixture(scope="module", params=[SHAPE, ODD_SHAPE], ids=["aligned", "odd"])
 def shape(request: pytest.FixtureRequest) -> models.MoeShape:
     value: models.MoeShape = request.param
