@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from .conftest import Playbook, Played, role
+from .conftest import NATIVE, PROJECT, Playbook, Played, role
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CHOICES = yaml.safe_load((PROJECT / "roles" / "llama_cpp" / "meta" / "argument_specs.yml").read_text())[
+    "argument_specs"
+]["main"]["options"]["llama_cpp_pin"]["choices"]
 PROGRAMS = ("llama-server", "llama-cli", "llama-bench", "llama-perplexity")
 CMAKE = """
 cmake_minimum_required(VERSION 3.18)
@@ -44,16 +48,16 @@ class Toy:
         self.patch("first")
         self.source("int toy(void) { return 0; }")
 
-    def patch(self, text: str) -> None:
-        (self.native / "patches" / "toy.patch").write_text(text)
+    def patch(self, text: str, pin_name: str = "llama.cpp", commit: str = COMMIT) -> None:
+        (self.native / "patches" / f"{pin_name}.patch").write_text(text)
         pin = {
-            "commit": COMMIT,
+            "commit": commit,
             "git_url": "unused",
             "archive": {"sha256": "", "subdir": ""},
-            "patch": "patches/toy.patch",
+            "patch": f"patches/{pin_name}.patch",
             "patch_sha256": hashlib.sha256(text.encode()).hexdigest(),
         }
-        (self.native / "llama.cpp.json").write_text(json.dumps(pin))
+        (self.native / f"{pin_name}.json").write_text(json.dumps(pin))
 
     def source(self, library: str) -> None:
         main = "int toy(void);\nint main(void) { return toy(); }\n"
@@ -85,6 +89,13 @@ class Toy:
     def built(self) -> list[str]:
         return sorted(path.name for path in self.artifacts.iterdir()) if self.artifacts.exists() else []
 
+    def release(self, name: str) -> dict[str, Any]:
+        with tarfile.open(self.artifacts / name) as archive:
+            file = archive.extractfile("release.json")
+            assert file is not None
+            described: dict[str, Any] = json.load(file)
+        return described
+
     def current(self) -> str:
         return os.readlink(self.root / "current")
 
@@ -113,14 +124,35 @@ def test_the_same_inputs_build_once_and_any_other_input_builds_again(toy: Toy) -
     assert len(toy.built()) == 3
 
 
+def test_the_role_offers_every_pin() -> None:
+    assert sorted(CHOICES) == sorted(path.stem for path in NATIVE.glob("llama.cpp*.json"))
+
+
+def test_another_pin_is_another_build_and_leaves_the_default_one_alone(toy: Toy) -> None:
+    assert toy.play("artifact").rc == 0
+    default = toy.built()
+    toy.patch("for another commit", CHOICES[1], commit="f" * 40)
+    assert toy.play("artifact").recap("board", "changed") == 0
+    played = toy.play("artifact", "--extra-vars", f"llama_cpp_pin={CHOICES[1]}")
+    assert played.rc == 0, played.text
+    (other,) = set(toy.built()) - set(default)
+    assert toy.release(other)["commit"] == "f" * 40
+
+
+def test_a_pin_that_is_not_there_is_refused_with_those_that_are(toy: Toy) -> None:
+    played = toy.play("artifact", "--extra-vars", "llama_cpp_pin=llama.cpp-ffffffffffff")
+    assert played.rc != 0
+    for choice in CHOICES:
+        assert choice in played.words
+    assert "llama.cpp-ffffffffffff" in played.words
+
+
 def test_the_artifact_holds_the_release_and_says_what_it_is(toy: Toy) -> None:
     assert toy.play("artifact").rc == 0
     (name,) = toy.built()
     with tarfile.open(toy.artifacts / name) as archive:
         members = {member.name: member for member in archive.getmembers()}
-        release = archive.extractfile("release.json")
-        assert release is not None
-        described = json.load(release)
+    described = toy.release(name)
     assert {f"bin/{program}" for program in PROGRAMS} <= members.keys()
     assert members["lib/libllama.so"].issym()
     assert members["lib/libllama.so.1.2"].isfile()
