@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Put the expert cache into a llama.cpp source tree: check the commit, apply the patch, copy our sources.
 
-The patch belongs to one commit and is applied without any fuzz: each hunk must match at its own line. All of it
+A patch belongs to one commit and is applied without any fuzz: each hunk must match at its own line. All of it
 is worked out in memory before the first file is written, so a refusal leaves the tree as it was, and a run that
 was interrupted can be repeated.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 NATIVE = Path(__file__).resolve().parent
 COPIED = ("src", "glue")
 INTO = Path("ggml/src/edge-moe")
+PINS = "llama.cpp*.json"
 HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
@@ -27,29 +28,35 @@ class Refused(Exception):
     """One line: what was seen, what is needed, what to do."""
 
 
-def read_pin() -> dict:
-    pin = json.loads((NATIVE / "llama.cpp.json").read_text())
+def read_pins() -> dict[str, dict]:
+    """commit -> pin"""
+    pins = [json.loads(path.read_text()) for path in sorted(NATIVE.glob(PINS))]
+    return {pin["commit"]: pin for pin in pins}
+
+
+def read_patch(pin: dict) -> str:
     patch = NATIVE / pin["patch"]
     found = hashlib.sha256(patch.read_bytes()).hexdigest()
     if found != pin["patch_sha256"]:
         raise Refused(
-            f"{patch} has sha256 {found}, llama.cpp.json says {pin['patch_sha256']}: restore the file, "
+            f"{patch} has sha256 {found}, the pin of {pin['commit']} says {pin['patch_sha256']}: restore the file, "
             f"or after a change on purpose run {Path(__file__).name} --update-pin"
         )
-    named = re.match(r"edge-moe expert cache for llama\.cpp commit ([0-9a-f]{40})\n", patch.read_text())
+    text = patch.read_text()
+    named = re.match(r"edge-moe expert cache for llama\.cpp commit ([0-9a-f]{40})\n", text)
     if not named or named.group(1) != pin["commit"]:
         raise Refused(
-            f"{patch} is for commit {named.group(1) if named else 'none that it names'}, llama.cpp.json "
-            f"pins {pin['commit']}: use the patch that belongs to the pinned commit"
+            f"{patch} is for commit {named.group(1) if named else 'none that it names'}, its pin says "
+            f"{pin['commit']}: use the patch that belongs to the pinned commit"
         )
-    return pin
+    return text
 
 
-def update_pin() -> None:
-    path = NATIVE / "llama.cpp.json"
-    pin = json.loads(path.read_text())
-    pin["patch_sha256"] = hashlib.sha256((NATIVE / pin["patch"]).read_bytes()).hexdigest()
-    path.write_text(json.dumps(pin, indent=2) + "\n")
+def update_pins() -> None:
+    for path in NATIVE.glob(PINS):
+        pin = json.loads(path.read_text())
+        pin["patch_sha256"] = hashlib.sha256((NATIVE / pin["patch"]).read_bytes()).hexdigest()
+        path.write_text(json.dumps(pin, indent=2) + "\n")
 
 
 def commit_of(source: Path) -> str | None:
@@ -131,7 +138,8 @@ def write(path: Path, data: bytes) -> bool:
 
 
 def apply(source: Path, commit: str | None) -> str:
-    pin = read_pin()
+    pins = read_pins()
+    known = " or ".join(pins)
     if not (source / "ggml/src/ggml-cpu/ggml-cpu.c").is_file():
         raise Refused(
             f"{source} is not a llama.cpp source tree (it has no ggml/src/ggml-cpu/ggml-cpu.c): "
@@ -139,25 +147,24 @@ def apply(source: Path, commit: str | None) -> str:
         )
     seen = commit or commit_of(source)
     if seen is None:
-        raise Refused(
-            f"{source} does not say which commit it is: name it with --commit (the patch belongs to {pin['commit']})"
-        )
-    if seen != pin["commit"]:
-        raise Refused(f"{source} is llama.cpp commit {seen}, the patch belongs to {pin['commit']}: check that one out")
+        raise Refused(f"{source} does not say which commit it is: name it with --commit (there is a patch for {known})")
+    if seen not in pins:
+        raise Refused(f"{source} is llama.cpp commit {seen}, there is a patch for {known}: check that one out")
+    patch = parse_patch(read_patch(pins[seen]))
 
     results: dict[Path, bytes] = {}
     patched = 0
-    for name, hunks in parse_patch((NATIVE / pin["patch"]).read_text()).items():
+    for name, hunks in patch.items():
         path = source / name
         if not path.is_file():
-            raise Refused(f"{path} is missing, though commit {pin['commit']} has it: unpack the sources again")
+            raise Refused(f"{path} is missing, though commit {seen} has it: unpack the sources again")
         lines = path.read_text().splitlines(keepends=True)
         if rewrite(lines, hunks, reverse=True) is not None:
             continue
         result = rewrite(lines, hunks, reverse=False)
         if result is None:
             raise Refused(
-                f"{path} is neither as in commit {pin['commit']} nor patched by this version: unpack the sources again"
+                f"{path} is neither as in commit {seen} nor patched by this version: unpack the sources again"
             )
         results[path] = "".join(result).encode()
         patched += 1
@@ -184,11 +191,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="put the expert cache into a llama.cpp source tree")
     parser.add_argument("source", type=Path, nargs="?", help="folder with llama.cpp's sources")
     parser.add_argument("--commit", help="the commit of the sources, where no .git tells it")
-    parser.add_argument("--update-pin", action="store_true", help="write the patch's sha256 into the pin and stop")
+    parser.add_argument("--update-pin", action="store_true", help="write the patch's sha256 into its pin and stop")
     args = parser.parse_args()
     try:
         if args.update_pin:
-            update_pin()
+            update_pins()
         elif args.source is None:
             parser.error("SOURCE is missing")
         else:

@@ -16,7 +16,9 @@ from pathlib import Path
 
 from edge_moe_testbed.paths import sources_dir
 
-PIN_FILE = Path(__file__).resolve().parents[2] / "native" / "llama.cpp.json"
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+PINS = sorted(path.stem for path in NATIVE.glob("llama.cpp*.json"))
+DEFAULT_PIN = "llama.cpp"
 
 
 class SourceError(Exception):
@@ -28,10 +30,10 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def ensure_archive(folder: Path | None = None) -> Path:
-    """Return the path of the pinned archive, downloading it with pip when it is not there yet."""
+def ensure_archive(name: str = DEFAULT_PIN, folder: Path | None = None) -> Path:
+    """Return the path of the archive that the pin names, downloading it with pip when it is not there yet."""
     folder = folder or sources_dir()
-    pin = json.loads(PIN_FILE.read_text())["archive"]
+    pin = json.loads((NATIVE / f"{name}.json").read_text())["archive"]
     target = folder / f"{pin['package'].replace('-', '_')}-{pin['version']}.tar.gz"
     if target.exists():
         if _digest(target) == pin["sha256"]:
@@ -66,7 +68,7 @@ def ensure_archive(folder: Path | None = None) -> Path:
         seen = _digest(found)
         if seen != pin["sha256"]:
             raise SourceError(
-                f"{requirement} has sha256 {seen}, the pin in {PIN_FILE.name} says {pin['sha256']}; "
+                f"{requirement} has sha256 {seen}, the pin in {name}.json says {pin['sha256']}; "
                 "the archive was changed: do not use it"
             )
         found.replace(target)
@@ -74,12 +76,13 @@ def ensure_archive(folder: Path | None = None) -> Path:
 
 
 def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    commands.add_parser("source", help="fetch the archive with the pinned llama.cpp and print its path")
+    parser = commands.add_parser("source", help="fetch the archive with the pinned llama.cpp and print its path")
+    parser.add_argument("pin", nargs="?", choices=PINS, default=DEFAULT_PIN, help="which pin of native/ (llama.cpp)")
 
 
 def run(args: argparse.Namespace) -> int:
     try:
-        print(ensure_archive())
+        print(ensure_archive(args.pin))
     except SourceError as error:
         print(error, file=sys.stderr)
         return 1

@@ -16,6 +16,7 @@ import pytest
 from .conftest import Playbook, Played, role
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+OTHER_PIN = "llama.cpp-ffffffffffff"
 PROGRAMS = ("llama-server", "llama-cli", "llama-bench", "llama-perplexity")
 CMAKE = """
 cmake_minimum_required(VERSION 3.18)
@@ -44,16 +45,16 @@ class Toy:
         self.patch("first")
         self.source("int toy(void) { return 0; }")
 
-    def patch(self, text: str) -> None:
-        (self.native / "patches" / "toy.patch").write_text(text)
+    def patch(self, text: str, pin_name: str = "llama.cpp", commit: str = COMMIT) -> None:
+        (self.native / "patches" / f"{pin_name}.patch").write_text(text)
         pin = {
-            "commit": COMMIT,
+            "commit": commit,
             "git_url": "unused",
             "archive": {"sha256": "", "subdir": ""},
-            "patch": "patches/toy.patch",
+            "patch": f"patches/{pin_name}.patch",
             "patch_sha256": hashlib.sha256(text.encode()).hexdigest(),
         }
-        (self.native / "llama.cpp.json").write_text(json.dumps(pin))
+        (self.native / f"{pin_name}.json").write_text(json.dumps(pin))
 
     def source(self, library: str) -> None:
         main = "int toy(void);\nint main(void) { return toy(); }\n"
@@ -85,6 +86,13 @@ class Toy:
     def built(self) -> list[str]:
         return sorted(path.name for path in self.artifacts.iterdir()) if self.artifacts.exists() else []
 
+    def release(self, name: str) -> dict[str, Any]:
+        with tarfile.open(self.artifacts / name) as archive:
+            file = archive.extractfile("release.json")
+            assert file is not None
+            described: dict[str, Any] = json.load(file)
+        return described
+
     def current(self) -> str:
         return os.readlink(self.root / "current")
 
@@ -113,14 +121,31 @@ def test_the_same_inputs_build_once_and_any_other_input_builds_again(toy: Toy) -
     assert len(toy.built()) == 3
 
 
+def test_another_pin_is_another_build_and_leaves_the_default_one_alone(toy: Toy) -> None:
+    assert toy.play("artifact").rc == 0
+    default = toy.built()
+    toy.patch("for another commit", OTHER_PIN, commit="f" * 40)
+    assert toy.play("artifact").recap("board", "changed") == 0
+    played = toy.play("artifact", "--extra-vars", f"llama_cpp_pin={OTHER_PIN}")
+    assert played.rc == 0, played.text
+    (other,) = set(toy.built()) - set(default)
+    assert toy.release(other)["commit"] == "f" * 40
+
+
+def test_a_pin_that_is_not_there_is_refused_with_those_that_are(toy: Toy) -> None:
+    toy.patch("for another commit", OTHER_PIN, commit="f" * 40)
+    played = toy.play("artifact", "--extra-vars", "llama_cpp_pin=0.3.35")
+    assert played.rc != 0
+    assert f'llama_cpp_pin "0.3.35" has to be one of llama.cpp, {OTHER_PIN}.' in played.words
+    assert toy.built() == []
+
+
 def test_the_artifact_holds_the_release_and_says_what_it_is(toy: Toy) -> None:
     assert toy.play("artifact").rc == 0
     (name,) = toy.built()
     with tarfile.open(toy.artifacts / name) as archive:
         members = {member.name: member for member in archive.getmembers()}
-        release = archive.extractfile("release.json")
-        assert release is not None
-        described = json.load(release)
+    described = toy.release(name)
     assert {f"bin/{program}" for program in PROGRAMS} <= members.keys()
     assert members["lib/libllama.so"].issym()
     assert members["lib/libllama.so.1.2"].isfile()
