@@ -8,6 +8,7 @@ them by hand has shown.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -42,11 +43,7 @@ def test_a_pin_takes_its_patch_and_the_patched_files_compile_without_building_it
 
     # no --commit: the archive has the submodule's .git, which says itself which commit it is
     applied = run(sys.executable, source.NATIVE / "apply.py", tree, cwd=tmp_path)
-    patched = {
-        line[len("+++ b/") :]
-        for line in (source.NATIVE / pin["patch"]).read_text().splitlines()
-        if line.startswith("+++ b/")
-    }
+    patched = re.findall(r"^\+\+\+ b/(.+)", (source.NATIVE / pin["patch"]).read_text(), re.MULTILINE)
     assert f"{len(patched)} files patched" in applied
 
     flags = [f"-DLLAMA_BUILD_{part}=OFF" for part in UNPATCHED]
