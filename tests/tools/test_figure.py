@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,3 +35,12 @@ def test_unknown_direction_is_refused() -> None:
 def test_table_says_what_is_not_met(capsys: pytest.CaptureFixture[str]) -> None:
     bench.print_table([Figure("decode_ratio", 2.5, "x", 4.0, "higher")])
     assert capsys.readouterr().out.splitlines()[1].split() == ["decode_ratio", "2.500", "x", ">=4", "no"]
+
+
+def test_every_benchmark_loads_where_nobody_set_a_path(tmp_path: Path) -> None:
+    """As ``make bench`` starts it: pytest's own path has the collection, and hid that one could not be imported."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    code = "from edge_moe_testbed import bench\nfor name in bench.BENCHES: assert callable(bench.load(name).measure)"
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from pathlib import Path
+from types import ModuleType
 
 from edge_moe_testbed.bench.figure import BenchError, Figure, bench_dir, load_figures
 
@@ -33,6 +35,14 @@ def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     bench.add_argument("names", nargs="*", metavar="NAME", help=f"which (default: all): {', '.join(BENCHES)}")
 
 
+def load(name: str) -> ModuleType:
+    """The benchmark's module. The collection's own code is imported there as Ansible imports it."""
+    collections = str(Path(__file__).resolve().parents[3] / "collections")
+    if collections not in sys.path:
+        sys.path.append(collections)
+    return importlib.import_module(f"{__name__}.{name}")
+
+
 def run(args: argparse.Namespace) -> int:
     unknown = [name for name in args.names if name not in BENCHES]
     if unknown:
@@ -42,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     for name in args.names or BENCHES:
         print(f"== {name}", flush=True)
         try:
-            figure: Figure = importlib.import_module(f"{__name__}.{name}").measure()
+            figure: Figure = load(name).measure()
         except BenchError as error:
             print(f"{name}: {error}", file=sys.stderr)
             failed = True
