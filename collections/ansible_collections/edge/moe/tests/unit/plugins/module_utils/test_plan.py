@@ -255,19 +255,29 @@ def test_measurements_that_are_none_change_nothing(odd: list[Any]) -> None:
 def test_reads_follow_what_caches_of_this_board_have_read() -> None:
     points = [
         _estimate.Point(1, 300, "cache", 100),
-        _estimate.Point(1, 50, "cache", 300),
+        _estimate.Point(1, 75, "cache", 400),
+        _estimate.Point(1, 0, "cache", 500),
         _estimate.Point(1, 9, "mmap"),
     ]
 
     def reads(size: float) -> float:
         return _estimate.cache_reads(points, size, lambda mib: 600 - mib)
 
-    assert [reads(size) for size in (100, 200, 300)] == pytest.approx([300, 175, 50])
-    assert [reads(size) for size in (50, 450)] == pytest.approx([330, 25])
+    # as a power of the size, and evenly to where nothing is read
+    assert [reads(size) for size in (100, 200, 400, 450, 500)] == pytest.approx([300, 150, 75, 37.5, 0])
+    assert [reads(size) for size in (50, 550)] == pytest.approx([330, 0])
     assert _estimate.cache_reads([], 100, lambda _size: 100.0) == 100
-    assert _estimate.cache_reads(points, 450, lambda _size: 0.0) == 50
+    assert _estimate.cache_reads(points[:2], 450, lambda _size: 0.0) == 75
     measured = [{"decode_tokens_per_s": 4, "mib_per_token": 444, "path": "cache", "cache_mib": 2268}]
     assert _plan.make_plan(QWEN35B, ORIN_NANO, {}, {}, measured)["estimate"]["mib_per_token"] == 444
+
+
+def test_reads_between_two_sizes_are_those_of_the_bench_model() -> None:
+    """MiB a token by cache size, as measured: 24 layers x 64 experts, 4 used, under a limit of 1000 MB."""
+    measured = {180: 145.0, 288: 103.7, 396: 86.4, 540: 74.8, 720: 63.5}
+    ends = [_estimate.Point(1, measured[size], "cache", size) for size in (180, 720)]
+    for size, read in measured.items():
+        assert _estimate.cache_reads(ends, size, lambda _size: 0.0) == pytest.approx(read, rel=0.07)
 
 
 def test_no_token_takes_less_than_no_time() -> None:
