@@ -74,8 +74,7 @@ test-native: setup ## the cache's own tests: plain, with the thread sanitizer, w
 		echo "== native tests, sanitizer: $$sanitizer"; \
 		folder=build/native-$${sanitizer%,*}; \
 		cmake -S native -B $$folder $(NATIVE_FLAGS) -DEDGE_MOE_SANITIZE=$${sanitizer/none/} > /dev/null; \
-		cmake --build $$folder 2>&1 | grep -E 'error|warning|FAILED' || true; \
-		cmake --build $$folder > /dev/null; \
+		cmake --build $$folder -- --quiet; \
 		ctest --test-dir $$folder --output-on-failure --parallel 4; \
 	done
 

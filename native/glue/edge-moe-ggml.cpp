@@ -409,7 +409,7 @@ static void read_ahead(const void * data, uint64_t bytes) {
     const uintptr_t begin = (uintptr_t) data / page * page;
     const uintptr_t end   = (uintptr_t) data + bytes;
 #ifdef MADV_POPULATE_READ
-    // as the loader maps a model that is none of ours: read and mapped before it serves, so that no token pays for it
+    // as the loader maps a model that is none of ours: read and mapped at once, so that no later token pays for it
     if (madvise((void *) begin, end - begin, MADV_POPULATE_READ) == 0) {
         return;
     }

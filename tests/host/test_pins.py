@@ -38,7 +38,7 @@ def test_a_pin_takes_its_patch_and_the_patched_files_compile_without_building_it
     with tarfile.open(source.ensure_archive(name)) as archive:
         # Debian 12's Python 3.11.2 has no filters yet; the archive has the pinned digest
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
-        archive.extractall(tmp_path)  # noqa: S202 - see above
+        archive.extractall(tmp_path)  # noqa: S202 - its digest is the pinned one
     tree = tmp_path / pin["archive"]["subdir"]
 
     # no --commit: the archive has the submodule's .git, which says itself which commit it is
