@@ -18,6 +18,8 @@ BENCHES = (
     "prefill_ratio",
     "lookahead_gain",
     "never_slower",
+    "several_at_once",
+    "health_cost",
     "policy_gap",
     "read_efficiency",
     "read_cpu",
