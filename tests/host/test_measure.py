@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,33 @@ def test_streamed_and_in_one_piece_are_one_answer(server: harness.Server, client
     assert got["latency_ms"] >= got["prefill_ms"] + got["decode_ms"]
 
 
+@pytest.mark.parametrize("n_predict", [2, 4, 7, 8, 9, 12])
+def test_characters_of_several_tokens(server: harness.Server, n_predict: int) -> None:
+    """Syllables that are no token of the vocabulary: the answer may end within one."""
+    request = {
+        "prompt": "x",
+        "n_predict": n_predict,
+        "temperature": 0,
+        "return_tokens": True,
+        "ignore_eos": True,
+        "grammar": 'root ::= "a 뷁 b쀍c쮉d"',
+    }
+    whole = server.request("/completion", request)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/completion", json.dumps({**request, "stream": True}))
+    stream = _completion.Stream()
+    stream.feed(connection.getresponse().read())
+    connection.close()
+    got = stream.fields()
+    # A token may hold a blank and the beginning of a character: cut there, the stream has neither.
+    assert got["text"].rstrip(" \ufffd") == whole["content"].rstrip(" \ufffd")
+    assert got["text"].endswith("\ufffd") is whole["content"].endswith("\ufffd")
+    assert got["n_decoded"] == len(whole["tokens"]) == n_predict
+    left = iter(whole["tokens"])
+    assert all(token in left for token in got["tokens"])  # in the same order, with gaps
+    assert len(got["tokens"]) < n_predict
+
+
 def test_a_prompt_too_long_is_told(client: _measure.Client) -> None:
     with pytest.raises(_measure.MeasureError, match=r"answers 400: .*context"):
         client.complete("word " * 20_000, 1)
@@ -70,4 +98,6 @@ def test_its_log_is_understood(server: harness.Server) -> None:
     log = _server_unit.parse_log(server.log_text())
     assert log["lines"] > 10
     assert (log["nvmap_errors"], log["cuda_errors"]) == (0, 0)
-    print(log)
+    # This build has no GPU, and says so in the words that are looked for.
+    assert log["no_gpu"] is True
+    assert "no usable GPU found" in log["first"]["no_gpu"]

@@ -94,6 +94,10 @@ class Stream:
     """What a streamed answer has said so far: server-sent events, each a line `data: JSON`.
 
     Fed with the body's pieces as they come. `complete` once the final event was read, `begun` once a token was.
+
+    A server holds tokens back until they end on a whole character, and then names only the last of them. So `tokens`
+    lacks the others of such a character. One that the answer's end cuts stands as U+FFFD, as in an answer in one
+    piece; what a token held beside its beginning, such as a blank, is not streamed.
     """
 
     def __init__(self) -> None:
@@ -104,6 +108,7 @@ class Stream:
         self._last_line = b""
         self._text: list[str] = []
         self._tokens: list[int] = []
+        self._decoded = 0
         self._final: dict[str, Any] = {}
 
     def feed(self, part: bytes) -> None:
@@ -141,9 +146,14 @@ class Stream:
             self._text.append(text)
         self._tokens += tokens
         self.begun = self.begun or bool(text or tokens)
+        decoded = event.get("tokens_predicted")
         if event.get("stop") is True:
             self.complete = True
             self._final = event
+            if isinstance(decoded, int) and decoded > self._decoded:
+                self._text.append("\ufffd")
+        elif isinstance(decoded, int):
+            self._decoded = decoded
 
     def seen(self) -> str:
         """For a message: how far the answer came."""
@@ -151,7 +161,7 @@ class Stream:
         return f"after {len(self._tokens)} tokens and {self.size} bytes, {last}"
 
     def fields(self) -> dict[str, Any]:
-        """As `answer_fields` of the same answer in one piece."""
+        """As `answer_fields` of the same answer in one piece, but for the tokens that were held back."""
         return answer_fields({**self._final, "content": "".join(self._text), "tokens": self._tokens})
 
 

@@ -136,7 +136,7 @@ measurement:
         C(decode_tokens_per_s), C(prefill_tokens_per_s), C(prefill_ms), C(decode_ms), and by this side's clock
         C(ttft_ms) until the first text arrived (V(null) where the answer came in one piece) and C(latency_ms) of the
         whole; C(nvme_bytes) and C(major_faults), V(null) where several requests run at once. Of a character that takes
-        several tokens a server streams the last token, and none of a character that the end cuts.
+        several tokens C(tokens) has the last, as a server streams no other.
       returned: always
       type: list
       elements: dict

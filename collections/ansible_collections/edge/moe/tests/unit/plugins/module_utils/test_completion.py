@@ -21,7 +21,7 @@ TIMINGS = {
     "predicted_ms": 300.0,
     "predicted_per_second": 10.0,
 }
-FINAL = {"index": 0, "content": "", "tokens": [], "stop": True, "timings": TIMINGS, "tokens_predicted": 3}
+FINAL = {"index": 0, "content": "", "tokens": [], "stop": True, "timings": TIMINGS}
 
 
 def answer(**more: Any) -> dict[str, Any]:
@@ -34,8 +34,11 @@ def event(value: Any) -> bytes:
 
 def events(*texts: str) -> list[bytes]:
     """As llama-server streams them: a text and its token each, then one event without text that has the timings."""
-    parts = [{"index": 0, "content": text, "tokens": [5 + n], "stop": False} for n, text in enumerate(texts)]
-    return [event(part) for part in [*parts, FINAL]]
+    parts = [
+        {"index": 0, "content": text, "tokens": [5 + n], "stop": False, "tokens_predicted": n + 1}
+        for n, text in enumerate(texts)
+    ]
+    return [event(part) for part in [*parts, {**FINAL, "tokens_predicted": len(texts)}]]
 
 
 def read(*parts: bytes) -> Stream:
@@ -119,6 +122,18 @@ def test_bytes_that_are_no_utf8_are_kept_as_in_one_piece(raw: bytes) -> None:
     part = event({"content": "X", "tokens": [5, 6, 7]}).replace(b'"X"', b'"a' + raw + b'"')
     body = json.dumps(answer(content="X")).encode().replace(b'"X"', b'"a' + raw + b'"')
     assert read(part, event(FINAL)).fields() == _completion.parse_answer(200, body)
+
+
+@pytest.mark.parametrize("held", [1, 2, 3])
+def test_a_character_that_the_end_cuts_stands_as_in_one_piece(held: int) -> None:
+    stream = read(*events("a", "b")[:2], event({**FINAL, "tokens_predicted": 2 + held}))
+    assert stream.fields()["text"] == "ab\ufffd"
+    assert stream.fields()["tokens"] == [5, 6]
+
+
+@pytest.mark.parametrize("odd", [None, "9", -1, True])
+def test_odd_counts_cut_no_character(odd: Any) -> None:
+    assert read(*events("a", "b")[:2], event({**FINAL, "tokens_predicted": odd})).fields()["text"] == "ab"
 
 
 def test_signs_of_life_other_fields_and_progress_are_no_token() -> None:
