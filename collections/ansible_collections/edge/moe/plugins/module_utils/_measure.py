@@ -244,16 +244,28 @@ class Session:
     ) -> float:
         """Send prompts, each with its round, and put the requests into the result as they end. Seconds it took."""
         began = time.monotonic()
+        at_once = result["at_once"]
         lock = threading.Lock()
 
         def one(prompt: dict[str, Any], number: int) -> None:
-            request = self._request(prompt, number, n_predict, unit, watch, result["at_once"], began)
+            request: dict[str, Any] = {"id": str(prompt["id"]), "lang": prompt.get("lang"), "round": number}
+            request.update({"at_once": at_once, "started_s": round(time.monotonic() - began, 3)})
+            bytes_before, faults_before = self._bytes_read(), unit.major_faults()
+            try:
+                with watch.busy():
+                    request.update(self.client.complete(str(prompt["text"]), n_predict))
+            except ServerGone as error:
+                end = unit.end()
+                raise MeasureError(f"{error}; {end}" if end else str(error)) from None
+            alone = at_once == 1
+            request["nvme_bytes"] = counter_delta(bytes_before, self._bytes_read()) if alone else None
+            request["major_faults"] = counter_delta(faults_before, unit.major_faults()) if alone else None
             # Saved before this worker sends its next: writing to the drive is no part of what is measured.
             with lock:
                 result["requests"].append(request)
                 self.save(result)
 
-        with ThreadPoolExecutor(result["at_once"]) as pool:
+        with ThreadPoolExecutor(at_once) as pool:
             try:
                 for future in as_completed([pool.submit(one, prompt, number) for prompt, number in work]):
                     future.result()
@@ -261,30 +273,6 @@ class Session:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         return round(time.monotonic() - began, 3)
-
-    def _request(
-        self,
-        prompt: dict[str, Any],
-        number: int,
-        n_predict: int,
-        unit: Unit,
-        watch: Watch,
-        at_once: int,
-        began: float,
-    ) -> dict[str, Any]:
-        request: dict[str, Any] = {"id": str(prompt["id"]), "lang": prompt.get("lang"), "round": number}
-        request.update({"at_once": at_once, "started_s": round(time.monotonic() - began, 3)})
-        bytes_before, faults_before = self._bytes_read(), unit.major_faults()
-        try:
-            with watch.busy():
-                request.update(self.client.complete(str(prompt["text"]), n_predict))
-        except ServerGone as error:
-            end = unit.end()
-            raise MeasureError(f"{error}; {end}" if end else str(error)) from None
-        alone = at_once == 1
-        request["nvme_bytes"] = counter_delta(bytes_before, self._bytes_read()) if alone else None
-        request["major_faults"] = counter_delta(faults_before, unit.major_faults()) if alone else None
-        return request
 
 
 def _zero(value: Any) -> Any:

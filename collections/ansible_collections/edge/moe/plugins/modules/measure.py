@@ -243,8 +243,9 @@ measurement:
     log:
       description: >-
         What the unit's journal says since its start, with the number of C(lines) read, C(nvmap_errors), C(cuda_errors),
-        C(gpu_layers) (layers on the GPU, of how many; or V(null)), C(no_gpu) (it says that no usable GPU was found) and
-        C(first), the first line of each of these kinds. V(null) without a journal.
+        C(gpu_layers) (layers on the GPU, of how many; or V(null), as of a server that does not log that: it takes
+        C(--log-verbosity 4)), C(no_gpu) (it says that no usable GPU was found, which a build for the CPU always does)
+        and C(first), the first line of each kind of error. V(null) without a journal.
       returned: always
       type: dict
     unit:
