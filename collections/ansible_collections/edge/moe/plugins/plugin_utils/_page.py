@@ -160,10 +160,10 @@ def spread(value: dict[str, Any] | None, pattern: str = "{:.2f}", factor: float 
     return number(None if value is None else value["mean"] * factor, pattern)
 
 
-def interval(ratio: dict[str, Any] | None) -> Cell:
+def interval(ratio: dict[str, Any] | None, digits: int = 2) -> Cell:
     if ratio is None or ratio["low"] is None:
         return number(None)
-    return Cell(f"{ratio['low']:.2f} to {ratio['high']:.2f}")
+    return Cell(f"{ratio['low']:.{digits}f} to {ratio['high']:.{digits}f}")
 
 
 def when(text: str) -> str:
@@ -257,7 +257,7 @@ def _variants(analysis: dict[str, Any]) -> list[Table]:
                 cell(row["title"]),
                 spread(row["decode"]),
                 number(row["ratio"] and row["ratio"]["value"], "{:.2f}×"),
-                interval(row["ratio"]),
+                number(None) if row["name"] == analysis["reference"] else interval(row["ratio"]),
                 number(row["decode"] and row["decode"]["cv"], "{:.1%}"),
                 spread(row["prefill_ms"], "{:.2f}", 0.001),
                 spread(row["ttft"], "{:.2f}", 0.001),
@@ -362,7 +362,7 @@ def _runs_tables(analysis: dict[str, Any]) -> list[Table]:
     tables = [
         Table("Under load", ["Variant", ">At once", ">All, tok/s", ">One answer s", ">First token s", "Error"], load),
         Table("At depth", ["Variant", ">Tokens before", ">Decode tok/s", ">Prefill s", "Error"], depth),
-        Table("Perplexity", ["Variant", ">Value", ">± ", ">Against the reference", "Error"], perplexity),
+        Table("Perplexity", ["Variant", ">Value", ">±", ">Against the reference", "Error"], perplexity),
         Table("Texts that differ from the reference's", ["Variant", ">Differences", "First ones"], texts),
     ]
     return [_without_empty(table) for table in tables if table.rows]
@@ -391,7 +391,7 @@ def _change(change: dict[str, Any], title: str) -> list[Table]:
             number(row["old"]),
             number(row["new"]),
             number(row["ratio"] and row["ratio"]["value"], "{:.3f}×"),
-            interval(row["ratio"]),
+            number(None) if row["same_measurement"] else interval(row["ratio"], digits=3),
             yes_or_no(texts[row["variant"]]["equal"]) if row["variant"] in texts else number(None),
             Cell("kept from then", "quiet") if row["same_measurement"] else Cell(""),
         ]
