@@ -428,7 +428,8 @@ def _plots(draw: Any, analysis: dict[str, Any], rows: list[dict[str, Any]], pref
         (
             "Where the time of a token goes",
             draw.line(analysis, f"{prefix}-line"),
-            "One point a request. Where a line meets the left edge (ring) nothing would be read: that is its ceiling.",
+            "One point a request. Where a line meets the left edge (ring) nothing would be read: the number beside "
+            "a name is that ceiling in tokens/s.",
         ),
         (
             "Under load",

@@ -113,6 +113,14 @@ def _drawing(height: float, rows: int = 1) -> Iterator[_Drawing]:
         yield _Drawing(height, rows)
 
 
+def _legend(drawing: _Drawing) -> None:
+    """Above the axes, in as many columns as its names leave room for."""
+    names = [str(label) for label in drawing.axes[0].get_legend_handles_labels()[1]]
+    longest = max(map(len, names), default=1)
+    columns = max(1, min(len(names), 74 // (longest + 5)))
+    drawing.figure.legend(loc="outside upper left", ncols=columns, handlelength=1.3, handleheight=1, columnspacing=1.4)
+
+
 def _rows(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), [_short(name) for name in names], color=COLOUR["ink"])
     axes.set_ylim(len(names) - 0.4, -0.6)
@@ -174,7 +182,7 @@ def clocks(variants: Sequence[dict[str, Any]], prefix: str) -> str | None:
             axes.barh(range(len(shown)), rest, left=left, height=0.58, color=COLOUR["rule"], label="other")
         axes.set_xlim(0, 100)
         axes.set_xlabel("share of the samples while requests ran, %")
-        drawing.figure.legend(loc="outside upper left", ncols=4, handlelength=1, handleheight=1, columnspacing=1.4)
+        _legend(drawing)
         return drawing.svg(prefix)
 
 
@@ -186,32 +194,39 @@ def line(analysis: dict[str, Any], prefix: str) -> str | None:
     with _drawing(290) as drawing:
         (axes,) = drawing.axes
         furthest = max(point[0] for row in shown for point in row["points"])
+        shared = analysis["line"]
+        if shared:
+            _fitted(axes, shared, furthest, COLOUR["ink"], _ceiling("all", shared))
         for place, row in enumerate(shown):
-            colour = SERIES[place % len(SERIES)]
+            colour, own = SERIES[place % len(SERIES)], None if shared else row["line"]
             reads, times = zip(*row["points"], strict=True)
             axes.plot(
                 reads, times, MARKERS[place % len(MARKERS)], color=colour, markersize=4, alpha=0.75,
-                markeredgewidth=0, label=_short(row["name"]),
+                markeredgewidth=0, label=_ceiling(row["name"], own),
             )  # fmt: skip
-            if row["line"] and not analysis["line"]:
-                _fitted(axes, row["line"], furthest, colour)
-        if analysis["line"]:
-            _fitted(axes, analysis["line"], furthest, COLOUR["ink"])
+            if own:
+                _fitted(axes, own, max(reads), colour)
         axes.set_xlim(0, furthest * 1.06 or 1)
         axes.set_ylim(bottom=0)
         axes.grid(axis="y")
         axes.set_xlabel("MiB read for a token")
         axes.set_ylabel("ms for a token")
-        drawing.figure.legend(loc="outside upper left", ncols=3, handlelength=1, columnspacing=1.4)
+        _legend(drawing)
         return drawing.svg(prefix)
 
 
-def _fitted(axes: Axes, fitted: dict[str, Any], furthest: float, colour: str) -> None:
-    """The line from no reads at all, where it stands for the ceiling, to the furthest point."""
+def _fitted(axes: Axes, found: dict[str, Any], furthest: float, colour: str, label: str | None = None) -> None:
+    """From no reads at all, where a line stands for the ceiling, to the furthest point that it was fitted to."""
     ends = [0.0, furthest]
-    axes.plot(ends, [fitted["fixed_ms"] + fitted["ms_per_mib"] * read for read in ends], color=colour, linewidth=1.2)
-    if fitted["ceiling_tokens_per_s"]:
-        axes.plot([0], [fitted["fixed_ms"]], "o", color=colour, markersize=7, fillstyle="none", clip_on=False)
+    times = [found["fixed_ms"] + found["ms_per_mib"] * read for read in ends]
+    axes.plot(ends, times, color=colour, linewidth=1.2, label=label)
+    if found["ceiling_tokens_per_s"]:
+        axes.plot([0], [found["fixed_ms"]], "o", color=colour, markersize=7, fillstyle="none", clip_on=False)
+
+
+def _ceiling(name: str, found: dict[str, Any] | None) -> str:
+    known = found and found["ceiling_tokens_per_s"]
+    return f"{_short(name)}: {known:.1f}" if known else _short(name)
 
 
 def load(rows: Sequence[dict[str, Any]], prefix: str) -> str | None:
@@ -237,7 +252,7 @@ def load(rows: Sequence[dict[str, Any]], prefix: str) -> str | None:
         for axes in drawing.axes:
             axes.set_ylim(bottom=0)
             axes.grid(axis="y")
-        drawing.figure.legend(loc="outside upper left", ncols=3, handlelength=1.4, columnspacing=1.4)
+        _legend(drawing)
         return drawing.svg(prefix)
 
 
@@ -259,12 +274,12 @@ def history(rows: Sequence[dict[str, Any]], prefix: str) -> str | None:
                 markersize=5.5, label=None if passed or not own else "served, not passed",
             )  # fmt: skip
         # results, not days, are evenly spaced: several of one day would lie on one another
-        ticks = [int(tick) for tick in MaxNLocator(6, integer=True).tick_values(0, len(shown) - 1)]
+        ticks = [int(tick) for tick in MaxNLocator(5, integer=True).tick_values(0, len(shown) - 1)]
         ticks = [tick for tick in ticks if 0 <= tick < len(shown)]
         axes.set_xticks(ticks, [shown[tick]["started"][:10] for tick in ticks])
         axes.set_ylim(bottom=0)
         axes.margins(x=0.06)
         axes.grid(axis="y")
         axes.set_ylabel("decode, tokens/s")
-        drawing.figure.legend(loc="outside upper left", ncols=3, handlelength=1.4, columnspacing=1.4)
+        _legend(drawing)
         return drawing.svg(prefix)
