@@ -47,6 +47,7 @@ PLAN_SETTINGS = (
     "decision", "cache_mib", "threads", "context", "parallel", "io_depth", "read_kib", "read_ahead_kb", "floor",
     "n_gpu_layers", "lookahead", "server_args", "environment",
 )  # fmt: skip
+VARIANT_SETTINGS = ("args", "environment", "floor", "read_ahead_kb")
 RUN_SETTINGS = ("host", "board", "l4t", "power_mode", "release", "model", "model_sha256")
 
 Key = tuple[str, int, int]  # prompt, round of the leg, round inside its measurement
@@ -347,9 +348,7 @@ def _describe(variant: _Variant, reference: _Variant | None) -> dict[str, Any]:
         "points": variant.points(),
         "line": fit_line(variant.points()),
         "watched": _watched(variant),
-        "settings": {
-            key: variant.says[key] for key in ("args", "environment", "floor", "read_ahead_kb") if key in variant.says
-        },
+        "settings": {key: said(variant.says[key]) for key in VARIANT_SETTINGS if variant.says.get(key) is not None},
     }
 
 
@@ -514,7 +513,7 @@ def settings(record: Any) -> dict[str, str]:
     plan = mapping(record.get("plan"))
     found.update({f"plan: {key}": plan.get(key) for key in PLAN_SETTINGS})
     for variant in entries(record.get("variants")):
-        for key in ("args", "environment", "floor", "read_ahead_kb"):
+        for key in VARIANT_SETTINGS:
             found[f"{variant.get('name')}: {key}"] = variant.get(key)
     shown = {key: said(value) for key, value in found.items()}
     return {key: value for key, value in shown.items() if value is not None}

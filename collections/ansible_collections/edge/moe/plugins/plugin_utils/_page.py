@@ -280,11 +280,7 @@ def _variants(analysis: dict[str, Any]) -> list[Table]:
         )
         if line:
             lines.append(_line(name, line))
-        kept += [
-            [name, cell(key), cell(_analysis.said(value))]
-            for key, value in row["settings"].items()
-            if value is not None
-        ]
+        kept += [[name, cell(key), cell(value)] for key, value in row["settings"].items()]
     if analysis["line"]:
         lines.append(_line(Cell("all"), analysis["line"]))
     tables = [
