@@ -11,7 +11,6 @@ value that is none is as good as missing, and what is missing makes a figure Non
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
@@ -389,7 +388,7 @@ def _depth(run: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _perplexity(run: dict[str, Any], reference: str | None) -> list[dict[str, Any]]:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "variant": str(entry.get("variant")),
             "value": figure(entry.get("value")),
@@ -496,12 +495,16 @@ def analyse(record: Any) -> dict[str, Any]:
 
 
 def said(value: Any) -> str | None:
-    """A setting as text; None if there is none."""
+    """A setting as text: a list as words, a dict as NAME=VALUE words; None if there is none."""
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list):
         return " ".join(map(str, value))
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    if isinstance(value, dict):
+        return " ".join(f"{key}={entry}" for key, entry in sorted(value.items()))
+    return str(value)
 
 
 def settings(record: Any) -> dict[str, str]:

@@ -280,7 +280,7 @@ def _variants(analysis: dict[str, Any]) -> list[Table]:
         )
         if line:
             lines.append(_line(name, line))
-        kept += [[name, cell(key), cell(value)] for key, value in row["settings"].items()]
+        kept.append([name, *(cell(row["settings"].get(key)) for key in _analysis.VARIANT_SETTINGS)])
     if analysis["line"]:
         lines.append(_line(Cell("all"), analysis["line"]))
     tables = [
@@ -302,8 +302,9 @@ def _variants(analysis: dict[str, Any]) -> list[Table]:
     if lines:
         columns = ["Line through", ">Fixed ms", ">ms for a MiB", ">Ceiling tok/s", ">r²", ">Points"]
         tables.append(Table("Where the time goes", columns, lines, "The ceiling is what reading nothing would leave."))
-    if kept:
-        tables.append(Table("Settings of the variants", ["Variant", "Setting", "Value"], kept))
+    if any(row["settings"] for row in analysis["variants"]):
+        columns = ["Variant", "Arguments", "Environment", "Clock floor", "Read-ahead KiB"]
+        tables.append(Table("Settings of the variants", columns, kept))
     return [table for table in tables if table.rows]
 
 

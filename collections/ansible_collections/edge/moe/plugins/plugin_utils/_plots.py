@@ -28,24 +28,24 @@ SERIES = [COLOUR[f"s{number}"] for number in range(1, 7)]
 RAMP = [COLOUR[f"q{number}"] for number in range(1, 7)]
 MARKERS = "osD^vP"
 # Units of the drawing; the page scales it, so that text keeps its size beside the page's.
-WIDTH, ROW, FRAME = 440, 26, 62
+WIDTH, ROW, FRAME = 400, 26, 64
 MOST_CLOCKS, LONGEST_NAME = len(RAMP), 22
-_STYLE = {
+_STYLE: Any = {  # matplotlib types the keys one by one
     "svg.fonttype": "none",
     "svg.hashsalt": "edge.moe",
     "text.parse_math": False,
-    "font.size": 9.5,
+    "font.size": 10,
     "axes.edgecolor": COLOUR["rule"],
     "axes.facecolor": "none",
     "axes.labelcolor": COLOUR["muted"],
-    "axes.labelsize": 9.5,
+    "axes.labelsize": 10,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.facecolor": "none",
     "grid.color": COLOUR["rule"],
     "grid.linewidth": 0.6,
     "legend.frameon": False,
-    "legend.fontsize": 9.5,
+    "legend.fontsize": 10,
     "legend.labelcolor": COLOUR["ink"],
     "text.color": COLOUR["ink"],
     "xtick.color": COLOUR["rule"],
@@ -117,7 +117,7 @@ def _legend(drawing: _Drawing) -> None:
     """Above the axes, in as many columns as its names leave room for."""
     names = [str(label) for label in drawing.axes[0].get_legend_handles_labels()[1]]
     longest = max(map(len, names), default=1)
-    columns = max(1, min(len(names), 74 // (longest + 5)))
+    columns = max(1, min(len(names), 64 // (longest + 5)))
     drawing.figure.legend(loc="outside upper left", ncols=columns, handlelength=1.3, handleheight=1, columnspacing=1.4)
 
 
@@ -145,7 +145,7 @@ def stages(variants: Sequence[dict[str, Any]], reference: str | None, prefix: st
             ratio, end = row["ratio"], row["decode"]["mean"]
             text = f"{end:.2f}"
             if ratio and base and row["name"] != reference:
-                text += f"   {ratio['value']:.2f}×"
+                text += f" ({ratio['value']:.2f}×)"
                 if ratio["low"] is not None:
                     low, high = base * ratio["low"], min(base * ratio["high"], far * 1.5)
                     axes.hlines(place, low, high, color=COLOUR["ink"], linewidth=1.4)
@@ -240,7 +240,11 @@ def load(rows: Sequence[dict[str, Any]], prefix: str) -> str | None:
     with _drawing(300, rows=2) as drawing:
         upper, lower = drawing.axes
         for place, (name, own) in enumerate(by_variant.items()):
-            style = {"color": SERIES[place % len(SERIES)], "marker": MARKERS[place % len(MARKERS)], "markersize": 4.5}
+            style: dict[str, Any] = {
+                "color": SERIES[place % len(SERIES)],
+                "marker": MARKERS[place % len(MARKERS)],
+                "markersize": 4.5,
+            }
             at_once = [row["at_once"] for row in own]
             upper.plot(at_once, [row["throughput_tokens_per_s"] for row in own], label=_short(name), **style)
             timed = [(row["at_once"], row["latency_ms"]["mean"] / 1000) for row in own if row["latency_ms"]]
