@@ -40,6 +40,12 @@ def test_table_page_and_markdown_and_a_second_run_changes_nothing(playbook: Play
     assert sorted(path.name for path in page.parent.iterdir()) == ["report.html", "report.md"]
 
 
+def test_a_run_limited_to_one_board_still_shows_the_fleet(playbook: Playbook, results: Path) -> None:
+    done = playbook.run_book(REPORT, BOARDS, ("--limit", "workshop"))
+    assert done.rc == 0, done.text
+    assert "## kitchen" in (results / "report/report.md").read_text()
+
+
 def test_check_mode_with_diff_tells_and_writes_nothing(playbook: Playbook, results: Path) -> None:
     shown = playbook.run_book(REPORT, BOARDS, ("--check", "--diff"))
     assert shown.rc == 0, shown.text
@@ -56,7 +62,7 @@ def test_another_folder_and_two_files_compared(playbook: Playbook, results: Path
     assert done.rc == 0, done.text
     text = (playbook.folder / "there/report.md").read_text()
     assert "| plan: threads | 6 | 5 |" in text
-    assert "workshop" not in text, "hosts of the play alone"
+    assert "workshop" not in text, "boards of the inventory alone"
     refused = playbook.run_book(REPORT, {"kitchen": {**wanted, "edge_moe_report_compare": [str(old)]}})
     assert refused.rc != 0
     assert "compare has 1 files; it takes two" in refused.words
