@@ -17,7 +17,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from ansible_collections.edge.moe.plugins.module_utils import _measure
@@ -61,7 +61,10 @@ class Perplexity:
 
 @dataclass(frozen=True)
 class Work:
-    """All that is to be measured. `reference` is the name of the variant that the others are compared with."""
+    """All that is to be measured. `reference` is the name of the variant that the others are compared with.
+
+    `labels` are what else the file says: a run on a board that is another by then does not go on.
+    """
 
     variants: tuple[Variant, ...]
     reference: str
@@ -72,6 +75,7 @@ class Work:
     load: tuple[int, ...] = ()
     depths: tuple[int, ...] = ()
     perplexity: Perplexity | None = None
+    labels: dict[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raises VariantError for what no benchmark can be made of."""
@@ -140,6 +144,7 @@ def key_of(work: Work, base: Base, model_sha256: str) -> str:
 
 def new_state(work: Work, key: str) -> dict[str, Any]:
     return {
+        **work.labels,
         "format": FORMAT,
         "kind": "bench",
         "key": key,

@@ -197,6 +197,11 @@ options:
       - Seconds that one request may take.
     type: int
     default: 1800
+  labels:
+    description:
+      - What else the file shall say, such as host and board. A run with other labels begins anew.
+    type: dict
+    default: {}
   dest:
     description:
       - File for the result, on the machine that the module runs on. A run with the same options goes on from it if it
@@ -243,7 +248,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 run:
-  description: The run, which is also in O(dest). V(null) in check mode.
+  description: The run, which is also in O(dest), beside O(labels). V(null) in check mode.
   returned: success
   type: dict
   contains:
@@ -354,6 +359,7 @@ def work_of(params: dict[str, Any]) -> _bench.Work:
         tuple(params["load"]),
         tuple(params["depths"]),
         asked and _bench.Perplexity(asked["file"], asked["chunks"], asked["context"]),
+        params["labels"],
     )
     work.check()
     return work
@@ -424,6 +430,7 @@ def main() -> None:
             "settle_s": {"type": "float", "default": 3.0},
             "ready_s": {"type": "int", "default": 600},
             "request_timeout_s": {"type": "int", "default": 1800},
+            "labels": {"type": "dict", "default": {}},
             "dest": {"type": "path", "default": "/var/lib/edge-moe/bench.json"},
             "restart": {"type": "bool", "default": False},
             "progress_file": {"type": "path"},

@@ -135,10 +135,11 @@ def test_work_that_is_none_is_refused(change: dict[str, Any], says: str) -> None
 
 def test_a_run(runner: Runner) -> None:
     found = runner.systemd.as_found()
-    state = runner.run(WORK)
+    state = runner.run(replace(WORK, labels={"host": "workshop", "kind": "x", "legs": 3}))
     assert legs(state) == [(step.variant, step.number) for step in _bench.steps(WORK)]
     assert state["complete"] is True
     assert (state["format"], state["kind"], state["reference"]) == (1, "bench", "a")
+    assert state["host"] == "workshop", "a label is beside the rest, and takes the place of nothing"
     assert state["variants"] == [A.as_dict(), B.as_dict()]
     for leg in state["legs"]:
         requests = leg["measurement"]["requests"]
@@ -328,6 +329,7 @@ def test_every_input_changes_the_key(base: Any, text: str, tmp_path: Path) -> No
         key(replace(WORK, reference="b"), base),
         key(replace(WORK, prompts=PROMPTS[:1]), base),
         key(replace(WORK, variants=(A,)), base),
+        key(replace(WORK, labels={"power_mode": "15W"}), base),
         *(
             key(replace(WORK, variants=(A, replace(B, **{name: value}))), base)
             for name, value in {
