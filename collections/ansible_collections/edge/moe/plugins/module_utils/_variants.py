@@ -352,7 +352,7 @@ class Stage:
             "--quiet",
             "--collect",
             f"--unit={GUARD}",
-            "--description=Puts the board back after measuring",
+            f"--description=Puts the board back when process {os.getpid()} ends measuring",
             f"--property=TimeoutStopSec={STOP_S:g}",
             *after,
             "--",
