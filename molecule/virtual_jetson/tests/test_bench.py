@@ -79,7 +79,7 @@ def killed(host: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     }
     bench = {
         "program": "/opt/edge-moe/llama.cpp/current/bin/llama-server",
-        "model": "{{ moe_model_dir }}/{{ moe_model_name | default('demo-moe.gguf') }}",
+        "model": "{{ moe_model_dir }}/{{ moe_model_url | basename }}",
         "variants": [variant],
         "prompts": [{"id": "long", "text": "Why does a river bend?"}],
         "n_predict": 400,

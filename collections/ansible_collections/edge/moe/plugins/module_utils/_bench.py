@@ -257,6 +257,10 @@ class Bench:
         """
         left = steps_left(self.work, state)
         total = len(steps(self.work))
+        if not left:
+            state["complete"] = True
+            self.save(state)
+            return 0
         with self.stage:
             for index, step in enumerate(left, total - len(left) + 1):
                 where = f"step {index} of {total}, {step}"

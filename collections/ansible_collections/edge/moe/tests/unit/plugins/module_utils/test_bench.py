@@ -173,6 +173,14 @@ def test_a_run_that_was_cut_goes_on_from_every_place(runner: Runner, cut: int) -
     assert runner.systemd.as_found() == found
 
 
+def test_a_run_that_lacks_nothing_is_complete_and_stops_nothing(runner: Runner) -> None:
+    whole = runner.run(WORK)
+    runner.dest.write_text(json.dumps({**whole, "complete": False}))
+    commands = len(runner.systemd.commands)
+    assert runner.run(WORK) == whole
+    assert len(runner.systemd.commands) == commands
+
+
 @pytest.mark.parametrize("cut", range(1, 12, 2))
 def test_a_leg_that_was_cut_is_measured_again_as_a_whole(runner: Runner, cut: int) -> None:
     """After the first of two requests of a leg: its server is another one next time, as cold as those of the others."""
