@@ -44,7 +44,6 @@ def look():
         "units": {unit: show(unit, "ActiveState") for unit in (SERVED, REFERENCE, FLOOR)},
         "drop_in": os.path.exists(DROP_IN),
         "read_ahead_kb": read("/sys/block/nvme0n1/queue/read_ahead_kb"),
-        "min_freq": read("/sys/class/devfreq/17000000.gpu/min_freq"),
     }
 if sys.argv[1] == "look":
     wait(healthy)
