@@ -29,7 +29,7 @@ from edge_moe_testbed.common import PROJECT
 from edge_moe_testbed.prompts import prompts
 
 PAIRS = 20
-N_PREDICT = 64
+N_PREDICT = 192
 PROMPT_IDS = ("en-1", "ko-1")
 GOAL = 0.01
 REST_S = 1.5
