@@ -79,7 +79,6 @@ CONFIRMED = 2.3
 SLOWER_CLEARLY = 3.0
 COST_MARGIN = 1.15
 TRIALS_MAX = 400
-RESULT_LIMIT = 1 << 20
 
 Setting = dict[str, Any]
 
