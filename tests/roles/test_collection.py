@@ -45,7 +45,14 @@ def test_archive_carries_all_that_an_empty_folder_needs(tmp_path: Path) -> None:
     assert shared.read_text() == (collection / "plugins" / "module_utils" / "_devfreq.py").read_text()
 
     (tmp_path / "inventory.yml").write_text("jetson: {hosts: {board: {ansible_connection: local}}}\n")
-    for book in ("edge.moe.site", "edge.moe.plan", "edge.moe.verify", "edge.moe.bench", "edge.moe.health"):
+    for book in (
+        "edge.moe.site",
+        "edge.moe.plan",
+        "edge.moe.verify",
+        "edge.moe.bench",
+        "edge.moe.tune",
+        "edge.moe.health",
+    ):
         parsed = run(
             "ansible-playbook", book, "-i", "inventory.yml", "--syntax-check",
             cwd=tmp_path, ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),

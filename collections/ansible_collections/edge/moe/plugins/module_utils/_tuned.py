@@ -22,6 +22,7 @@ def parse_result(text: str) -> dict[str, Any]:
         return {"problem": f"the tuned file has more than {RESULT_LIMIT >> 20} MiB: remove it and run edge.moe.tune"}
     try:
         found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()  # bytes that are no text cannot be handed on
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
