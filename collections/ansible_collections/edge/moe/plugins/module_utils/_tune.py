@@ -45,9 +45,9 @@ IO_DEPTHS = (4, 8, 16, 32)
 READ_KIBS = (256, 512, 1024, 2048)
 READ_AHEAD_KBS = (16, 32, 64, 128)
 LOOKAHEADS = ("auto", "0", "1")
-# Cache sizes go up and down from the plan's by this factor: less is within the noise of hits.
-SIZE_STEP = 1.2
-SIZE_STEPS = 3
+# Cache sizes go up and down from the plan's by this factor, since less is within the noise: down so many steps, up as
+# far as they fit.
+SIZE_STEP, SIZE_STEPS = 1.2, 3
 # What of the user's own sets a value behind the plan's back.
 ENVIRONMENT_OF = {
     "EDGE_MOE_CACHE_MIB": "cache_mib",
@@ -188,7 +188,8 @@ def _sizes(plan: dict[str, Any], gguf: dict[str, Any]) -> list[int]:
     """Cache sizes in MiB around the plan's, none that is of no use or leaves the page cache less than a plan would."""
     own, least = int(plan["cache_mib"]), math.ceil(_plan.MIN_CYCLES * int(gguf["cycle_bytes"]) / _plan.MIB)
     most = _plan.largest_cache_mib(plan, int(gguf["experts_total_bytes"]))
-    sizes = [round(own * SIZE_STEP**step) for step in range(-SIZE_STEPS, SIZE_STEPS + 1)]
+    up = int(math.log(most / own, SIZE_STEP))
+    sizes = [round(own * SIZE_STEP**step) for step in range(-SIZE_STEPS, up + 1)]
     return [size for size in sizes if least <= size <= most]
 
 
