@@ -58,11 +58,13 @@ class Work:
 
     def variant(self, setting: _tune.Setting, block_device: str | None) -> Variant:
         plan = _plan.make_plan(self.gguf, self.jetson, self.devfreq, {**self.overrides, **setting})
+        # the mapping is the reference, which no variable of the user's may give a cache
+        stock = {"EDGE_MOE_CACHE_MIB": "0"} if setting["decision"] == "mmap" else {}
         return Variant(
             "trial",
             _tune.name_of(setting),
             (*plan["server_args"], *self.arguments),
-            {**plan["environment"], **{name: str(value) for name, value in self.environment.items()}},
+            {**plan["environment"], **self.environment, **stock},
             plan["floor"],
             plan["read_ahead_kb"] if block_device else None,
         )

@@ -274,6 +274,15 @@ def test_without_a_known_drive_its_read_ahead_is_left_alone() -> None:
     assert WORK.variant(space.own, "nvme0n1").read_ahead_kb == 64
 
 
+def test_the_reference_is_the_mapping_whatever_the_user_s_environment_says() -> None:
+    work = replace(WORK, environment={"EDGE_MOE_CACHE_MIB": "2048", "EDGE_MOE_IO_DEPTH": "8"})
+    space = work.space("nvme0n1")
+    assert work.variant(space.reference, None).environment["EDGE_MOE_CACHE_MIB"] == "0"
+    assert work.variant(space.own, None).environment["EDGE_MOE_CACHE_MIB"] == "2048"
+    assert set(space.values) == {"cache"}
+    assert len(space.values["cache"]["io_depth"]) == 1
+
+
 def test_speed_is_of_all_tokens_together() -> None:
     requests = [{"n_decoded": 10, "decode_ms": 1000.0}, {"n_decoded": 30, "decode_ms": 1000.0}]
     assert _tuner.speed_of({"requests": requests}) == 20
