@@ -435,6 +435,7 @@ class Search:
             try:
                 yield from self._confirm(winner)
             except _Discarded:
+                self.gain = None  # what it had gained until then is nothing
                 continue
             break
         if name_of(own) in self.discarded:
@@ -462,7 +463,8 @@ class Search:
             finally:
                 rival = self.leader
                 self._leaders.append(best)
-            yield from self._duel(rival, ROUNDS_MAX)
+            if rival != self.leader:
+                yield from self._duel(rival, ROUNDS_MAX)
         yield from self._climb(ROUNDS_MAX)
 
     def _level(self, setting: Setting) -> float:

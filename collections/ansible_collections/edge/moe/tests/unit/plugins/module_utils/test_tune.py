@@ -270,6 +270,26 @@ def test_a_leader_that_fails_later_gives_way_to_the_one_before() -> None:
     assert _tune.name_of(result["setting"]) not in {entry["setting"] for entry in result["discarded"]}
 
 
+def test_a_winner_that_fails_in_the_confirmation_has_gained_nothing() -> None:
+    space = _tune.space_of(QWEN35B, ORIN_NANO)
+    board, left = Board(3, space, 0.02), 4000.0
+    search = _tune.Search(space)
+    failed: list[dict[str, Any]] = []
+    while left > 0:
+        confirming = search.gain is not None and search.gain["pairs"] >= _tune.PAIRS_LEAST - 1
+        winner = search.leader
+        after = step(search, board, left, dies=lambda setting: confirming and setting == winner)  # noqa: B023
+        if after is None:
+            break
+        left = after
+        failed += [winner] if _tune.name_of(winner) in search.discarded else []
+    assert failed, "no winner was ever confirmed"
+    result = search.result()
+    assert result["setting"] not in failed
+    assert result["gain"]["confirmed"] == (result["setting"] != space.own)
+    assert _tune.name_of(result["setting"]) not in search.discarded
+
+
 def test_without_a_reference_or_the_plan_itself_there_is_no_result() -> None:
     space = _tune.space_of(QWEN35B, ORIN_NANO)
     for broken, said in ((space.reference, "stock mmap"), (space.own, "the plan itself")):
