@@ -221,12 +221,12 @@ def test_regret_is_small_with_time_and_bounded_without(space: _tune.Space) -> No
 @pytest.mark.parametrize("noise", [0.03, 0.10])
 def test_noise_alone_is_no_gain(space: _tune.Space, noise: float) -> None:
     gains = 0
-    for seed in range(60):
+    for seed in range(40):
         result = searched(Board(seed, space, noise, flat=True), 1800).result()
         gains += result["gain"]["confirmed"]
         if not result["gain"]["confirmed"]:
             assert result["setting"] == space.own
-    assert gains <= 3
+    assert gains <= 2
 
 
 def test_a_board_that_grows_warm_is_no_gain() -> None:
@@ -236,15 +236,13 @@ def test_a_board_that_grows_warm_is_no_gain() -> None:
 
 
 def test_a_setting_with_another_text_never_wins(space: _tune.Space) -> None:
-    """The fastest settings are the wrong ones, as a slot that is read too early is fast."""
+    """The faster settings may be the wrong ones, as a slot that is used too early is fast."""
+
+    def wrong(setting: dict[str, Any]) -> bool:
+        return bool(setting["threads"] != space.starts[setting["decision"]]["threads"])
+
     for seed in range(8):
-        board = Board(seed, space, 0.03)
-        own = space.own
-
-        def wrong(setting: dict[str, Any], own: dict[str, Any] = own) -> bool:
-            return setting["threads"] != own["threads"] and setting["decision"] == own["decision"]
-
-        search = searched(board, 2400, other_text=wrong)
+        search = searched(Board(seed, space, 0.03), 2400, other_text=wrong)
         result = search.result()
         assert not wrong(result["setting"])
         told = [trial for trial in search.trials if wrong(trial.setting)]
