@@ -28,7 +28,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from ansible_collections.edge.moe.plugins.module_utils import _plan
@@ -79,6 +79,7 @@ CONFIRMED = 2.3
 SLOWER_CLEARLY = 3.0
 COST_MARGIN = 1.15
 TRIALS_MAX = 400
+EVIDENCE_MAX = 500
 
 Setting = dict[str, Any]
 
@@ -210,14 +211,23 @@ def _start(
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial. `tokens_per_s` is None where it gave none, and `problem` then says why it is out for ever."""
+    """One trial. `tokens_per_s` is None where it gave none; `evidence` is what speaks against it."""
 
     setting: Setting
     tokens_per_s: float | None
     text_equal: bool
     cost_s: float
     remaining_s: float
-    problem: str = ""
+    evidence: str
+
+    @property
+    def problem(self) -> str:
+        """Why its setting is out for ever; empty if it is not."""
+        if self.tokens_per_s is None:
+            return self.evidence or "it gave no speed"
+        if not self.text_equal:
+            return "another text than the reference's" + (f": {self.evidence}" if self.evidence else "")
+        return ""
 
 
 class _OutOfTime(Exception):
@@ -292,17 +302,18 @@ class Search:
         if self._asked is None or setting != self._asked:
             raise TuneError(f"told of {setting}, which is not what was asked for ({self._asked})")
         usable = tokens_per_s is not None and 0 < tokens_per_s < math.inf
-        problem = ""
-        if not usable:
-            problem = evidence or "it gave no speed"
-        elif not text_equal:
-            problem = "another text than the reference's" + (f": {evidence}" if evidence else "")
-        self._told = Trial(
-            dict(setting), tokens_per_s if usable else None, text_equal, cost_s, self._remaining, problem
+        trial = Trial(
+            dict(setting),
+            tokens_per_s if usable else None,
+            text_equal,
+            cost_s,
+            self._remaining,
+            evidence[:EVIDENCE_MAX],
         )
-        self.trials.append(self._told)
-        if problem:
-            self.discarded[name_of(setting)] = problem
+        self._told = trial
+        self.trials.append(trial)
+        if trial.problem:
+            self.discarded[name_of(setting)] = trial.problem
 
     def replay(self, trials: Sequence[dict[str, Any]]) -> None:
         """Go on from the `trials` of an earlier `state`. Raises TuneError if they are not this search's."""
@@ -416,7 +427,10 @@ class Search:
             if own != self.space.reference:
                 yield from self._try(own, keep_s=0)
         except _OutOfTime:
-            self.problem = "the time is too short for a single trial"
+            self.problem = (
+                f"the time is too short: {self._remaining:.0f} s were left for a trial, which takes about "
+                f"{self._cost(own):.0f} s: ask for more (budget_s)"
+            )
             return
         except _Discarded:
             self.problem = (
@@ -617,18 +631,6 @@ class Search:
             "gain": gain,
             "noise": self.noise(),
             "ended": self.ended,
-            "discarded": [{"setting": name, "why": why[:300]} for name, why in self.discarded.items()],
-            "trials": [state_of(trial) for trial in self.trials],
+            "discarded": [{"setting": name, "why": why} for name, why in self.discarded.items()],
+            "trials": [asdict(trial) for trial in self.trials],
         }
-
-
-def state_of(trial: Trial) -> dict[str, Any]:
-    """A trial as JSON holds it, and as `Search.replay` takes it."""
-    return {
-        "setting": trial.setting,
-        "tokens_per_s": trial.tokens_per_s,
-        "text_equal": trial.text_equal,
-        "cost_s": trial.cost_s,
-        "remaining_s": trial.remaining_s,
-        "evidence": trial.problem,
-    }

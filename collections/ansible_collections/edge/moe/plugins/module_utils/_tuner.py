@@ -172,7 +172,7 @@ class Tuner:
                 started = self.clock()
                 speed, text_equal, evidence = self._trial(setting, search.limit_s, state)
                 search.tell(setting, speed, text_equal, self.clock() - started, evidence)
-                state["trials"] = [_tune.state_of(trial) for trial in search.trials]
+                state["trials"] = [asdict(trial) for trial in search.trials]
                 state["spent_s"] = spent()
                 self.save(state)
         state["complete"] = True  # also one that failed: the next begins anew

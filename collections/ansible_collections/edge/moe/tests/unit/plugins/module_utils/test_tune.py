@@ -9,6 +9,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -319,15 +320,20 @@ def test_little_time_is_not_exceeded(space: _tune.Space, budget: float) -> None:
 
 def test_it_goes_on_from_what_was_tried(space: _tune.Space) -> None:
     """A search that is cut at any trial and told the earlier ones ends as one that was not cut."""
-    whole = searched(Board(5, space, 0.05), 1500)
+
+    def wrong(setting: dict[str, Any]) -> bool:
+        return setting["threads"] in (3, 9)
+
+    whole = searched(Board(5, space, 0.05), 1500, other_text=wrong)
+    assert whole.discarded
     board, left = Board(5, space, 0.05), 1500.0
     search = _tune.Search(space)
     for number in range(1000):
         if number % 7 == 6:
-            kept = json.loads(json.dumps([_tune.state_of(trial) for trial in search.trials]))
+            kept = json.loads(json.dumps([asdict(trial) for trial in search.trials]))
             search = _tune.Search(space)
             search.replay(kept)
-        after = step(search, board, left)
+        after = step(search, board, left, other_text=wrong)
         if after is None:
             break
         left = after
@@ -335,7 +341,7 @@ def test_it_goes_on_from_what_was_tried(space: _tune.Space) -> None:
 
 
 def test_a_state_of_something_else_is_refused(space: _tune.Space) -> None:
-    kept = [_tune.state_of(trial) for trial in searched(Board(5, space, 0.05), 600).trials]
+    kept = [asdict(trial) for trial in searched(Board(5, space, 0.05), 600).trials]
     strange: list[list[Any]] = [
         [{**kept[0], "setting": {"decision": "mmap"}}],
         [{}],
