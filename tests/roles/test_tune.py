@@ -102,7 +102,7 @@ def test_a_search_on_a_tuned_board_begins_at_what_was_found(playbook: Playbook) 
 def planned(playbook: Playbook, **variables: Any) -> Played:
     """The plan's own tasks for a model of 20 GiB, as the playbooks include them."""
     model = playbook.folder / "m.gguf"
-    tasks = [
+    tasks: list[dict[str, Any]] = [
         {"name": "Have a board", "ansible.builtin.set_fact": FACTS},
         {"name": "Plan", "ansible.builtin.include_tasks": str(PROJECT / "playbooks/tasks/plan.yml")},
         {
@@ -114,7 +114,7 @@ def planned(playbook: Playbook, **variables: Any) -> Played:
             },
         },
     ]
-    own = {**MODEL, "moe_model_path": str(model), "moe_model_dir": str(playbook.folder)}
+    own = {**MODEL, "moe_model_url": "", "moe_model_path": str(model), "moe_model_dir": str(playbook.folder)}
     return playbook.run(tasks, {**own, **variables})
 
 

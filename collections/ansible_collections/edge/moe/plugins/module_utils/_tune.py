@@ -75,8 +75,8 @@ RIVAL_RATIO = 1.4
 PAIRS_LEAST, PAIRS_MOST = 3, 8
 # Several looks at the pairs, so a stricter bound than for one: "a gain" is wrong in about one of forty boards.
 CONFIRMED = 2.3
-# A trial that takes so much longer than others of its path is slower, whatever it would give.
-SLOWER_CLEARLY = 3.0
+# A trial that takes so much longer than others of its path is slower, whatever it would give; not among quick ones.
+SLOWER_CLEARLY, SLOWER_LEAST_S = 3.0, 10.0
 COST_MARGIN = 1.15
 TRIALS_MAX = 400
 EVIDENCE_MAX = 500
@@ -320,7 +320,7 @@ class Search:
         try:
             for trial in trials[:TRIALS_MAX]:
                 asked = self.next(float(trial["remaining_s"]))
-                if asked != trial["setting"]:
+                if asked is None or asked != trial["setting"]:
                     raise TuneError(f"trial {len(self.trials) + 1} was {trial['setting']} and would be {asked}")
                 speed = trial["tokens_per_s"]
                 self.tell(
@@ -415,7 +415,7 @@ class Search:
             raise _OutOfTime
         self.limit_s = self._remaining - keep
         if cost and keep_s is None:
-            self.limit_s = min(self.limit_s, SLOWER_CLEARLY * cost)
+            self.limit_s = min(self.limit_s, max(SLOWER_LEAST_S, SLOWER_CLEARLY * cost))
         trial = yield setting
         if trial.problem:
             raise _Discarded(key)
