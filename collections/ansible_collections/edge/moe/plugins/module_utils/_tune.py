@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -60,6 +61,8 @@ THREAD_ARGUMENTS = ("-t", "--threads")
 # Standard deviation of a trial before any is repeated, and how many repetitions that guess counts for.
 NOISE_GUESS, NOISE_GUESS_WEIGHT = 0.05, 3
 NOISE_LEAST = 0.005
+# Of a normal distribution: deviation over the median of distances, and what a median's error is above a mean's.
+MEDIAN_TO_DEVIATION, MEDIAN_ERROR = 1.4826, 1.25
 # A step is clearly better or worse beyond this many standard errors: one in twenty is misjudged.
 CLEAR = 1.65
 # A step that cannot gain as much is not worth another trial.
@@ -73,8 +76,8 @@ CHALLENGERS_BETWEEN = 3
 RIVAL_RATIO = 1.4
 # Pairs of the confirmation: the fewest that time is kept for, and how far it goes on while it is undecided.
 PAIRS_LEAST, PAIRS_MOST = 3, 8
-# Several looks at the pairs, so a stricter bound than for one: "a gain" is wrong in about one of forty boards.
-CONFIRMED = 2.3
+# Several looks at the pairs, so a stricter bound than for one: "a gain" is wrong on about one of fifty boards.
+CONFIRMED = 2.0
 # A trial that takes so much longer than others of its path is slower, whatever it would give; not among quick ones.
 SLOWER_CLEARLY, SLOWER_LEAST_S = 3.0, 10.0
 COST_MARGIN = 1.15
@@ -356,22 +359,23 @@ class Search:
     def noise(self) -> float:
         """Standard deviation of one trial's log speed, from trials of one setting that follow each other.
 
-        Differences of neighbours, so that a slow drift of the board is not taken for noise.
+        Differences of neighbours, so that a slow drift of the board is not taken for noise, and their median, so that
+        neither are the few trials that something else on the board has disturbed.
         """
-        squares, count = NOISE_GUESS**2 * NOISE_GUESS_WEIGHT, float(NOISE_GUESS_WEIGHT)
+        steps: list[float] = []
         last: dict[str, float] = {}
-        for trial in self.trials:
-            if not trial.tokens_per_s or trial.problem:
-                continue
-            key, value = name_of(trial.setting), math.log(trial.tokens_per_s)
-            if key in last:
-                squares += (value - last[key]) ** 2 / 2
-                count += 1
-            last[key] = value
-        return max(NOISE_LEAST, math.sqrt(squares / count))
+        for place, trial in enumerate(self.trials):
+            if not trial.problem:
+                name = name_of(trial.setting)
+                if name in last:
+                    steps.append(abs(self._log(place) - last[name]))
+                last[name] = self._log(place)
+        seen = MEDIAN_TO_DEVIATION * statistics.median(steps) / math.sqrt(2) if steps else 0.0
+        squares = NOISE_GUESS_WEIGHT * NOISE_GUESS**2 + len(steps) * seen**2
+        return max(NOISE_LEAST, math.sqrt(squares / (NOISE_GUESS_WEIGHT + len(steps))))
 
     def _edge(self, tried: Sequence[tuple[int, str]], back: Sequence[tuple[int, str]] = ()) -> tuple[float, float]:
-        """Mean gain of trials over what they challenged, as a logarithm, and its standard error.
+        """Median gain of trials over what they challenged, as a logarithm, and its standard error.
 
         Each is set against the two trials before and the two after it of the setting that it challenged. Trials of
         `back` went the other way: what they gained is a loss.
@@ -382,11 +386,11 @@ class Search:
             near = [log for other, log in known if other < place][-2:]
             near += [log for other, log in known if other > place][:2]
             if near:
-                edges.append(sign * (self._log(place) - sum(near) / len(near)))
+                edges.append(sign * (self._log(place) - statistics.median(near)))
                 variance += 1 + 1 / len(near)
         if not edges:
             return 0.0, math.inf
-        return sum(edges) / len(edges), self.noise() * math.sqrt(variance) / len(edges)
+        return statistics.median(edges), self.noise() * math.sqrt(variance) / len(edges)
 
     def _cost(self, setting: Setting) -> float:
         """Seconds that a trial of it will take: the longest of its own, else of its path, else of any."""
@@ -598,20 +602,20 @@ class Search:
         """The ratio of the pairs so far, with its bounds; a gain only where the lower bound is above 1."""
         sides = [[log for _place, log in self._logs(name_of(side), first)][:number] for side in (own, winner)]
         ratios = [new - old for old, new in zip(*sides, strict=True)]
-        mean = sum(ratios) / number
-        spread = math.sqrt(sum((ratio - mean) ** 2 for ratio in ratios) / (number - 1)) if number > 1 else 0.0
+        middle = statistics.median(ratios)
+        spread = MEDIAN_TO_DEVIATION * statistics.median(abs(ratio - middle) for ratio in ratios)
         # A few pairs that agree by chance know less than all trials together.
-        error = max(spread, self.noise() * math.sqrt(2)) / math.sqrt(number)
-        confirmed = number >= PAIRS_LEAST and mean > CONFIRMED * error
+        error = MEDIAN_ERROR * max(spread, self.noise() * math.sqrt(2)) / math.sqrt(number)
+        confirmed = number >= PAIRS_LEAST and middle > CONFIRMED * error
         return {
             "confirmed": confirmed,
-            "ratio": math.exp(mean),
-            "low": math.exp(mean - CONFIRMED * error),
-            "high": math.exp(mean + CONFIRMED * error),
+            "ratio": math.exp(middle),
+            "low": math.exp(middle - CONFIRMED * error),
+            "high": math.exp(middle + CONFIRMED * error),
             "error": error,
             "pairs": number,
-            "own_tokens_per_s": math.exp(sum(sides[0]) / number),
-            "tokens_per_s": math.exp(sum(sides[1]) / number),
+            "own_tokens_per_s": math.exp(statistics.median(sides[0])),
+            "tokens_per_s": math.exp(statistics.median(sides[1])),
         }
 
     def result(self) -> dict[str, Any]:
