@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.edge.moe.plugins.module_utils import _tune
 from edge_moe_testbed.common import PROJECT
 
 from .conftest import Playbook, Played, role
@@ -94,6 +95,34 @@ def test_a_search_on_a_tuned_board_begins_at_what_was_found(playbook: Playbook) 
     asked = json.loads((playbook.folder / "asked.json").read_text())
     assert asked["start"] == SETTING
     assert [prompt["id"] for prompt in asked["prompts"]] == ["en-1"]
+
+
+def test_a_search_is_kept_where_the_plan_finds_it(playbook: Playbook, large: Path) -> None:
+    """What the formula of a board gives, as the module returns it, to the plan that takes it."""
+    space = _tune.space_of(GGUF, JETSON)
+    search = _tune.Search(space)
+    while (setting := search.next(1000)) is not None:
+        search.tell(setting, 4.0 + setting["threads"] + 20 * (setting["decision"] == "cache"), True, 1.0)
+    tuning = {
+        **{key: TUNED[key] for key in ("format", "model_sha256", "board", "power_mode", "release_kind", "when")},
+        **search.result(),
+    }
+    assert tuning["gain"]["confirmed"]
+    results = playbook.folder / "home" / "results"
+    results.mkdir()
+    given = {"__verify_tune": {"tuning": tuning}, "verify_results_dir": str(results)}
+    played = playbook.run([role("verify", "tune_keep")], arguments=("-e", json.dumps(given)))
+    assert played.rc == 0, played.text
+    assert "threads 18 is " in played.words
+    assert "served from now on" in played.words
+    assert f"{large} holds it; ansible-playbook site.yml serves with it" in played.words
+    assert json.loads((results / "tune" / "board" / "20261129T120000Z.json").read_text()) == tuning
+    assert json.loads(large.read_text()) == tuning
+    again = playbook.run([role("verify", "tune_keep")], arguments=("-e", json.dumps(given)))
+    assert again.recap("board", "changed") == 0
+    taken = planned(playbook)
+    assert taken.rc == 0, taken.text
+    assert json.loads((playbook.folder / "plan.json").read_text())["threads"] == 18
 
 
 # The plan
