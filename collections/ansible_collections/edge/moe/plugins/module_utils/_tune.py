@@ -26,6 +26,7 @@ alternate, and only a gain beyond the noise of those is one: otherwise the plan'
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import statistics
 from collections.abc import Generator, Sequence
@@ -61,8 +62,8 @@ THREAD_ARGUMENTS = ("-t", "--threads")
 # Standard deviation of a trial before any is repeated, and how many repetitions that guess counts for.
 NOISE_GUESS, NOISE_GUESS_WEIGHT = 0.05, 3
 NOISE_LEAST = 0.005
-# Of a normal distribution: deviation over the median of distances, and what a median's error is above a mean's.
-MEDIAN_TO_DEVIATION, MEDIAN_ERROR = 1.4826, 1.25
+# Of a normal distribution.
+MEDIAN_TO_DEVIATION = 1.4826
 # A step is clearly better or worse beyond this many standard errors: one in twenty is misjudged.
 CLEAR = 1.65
 # A step that cannot gain as much is not worth another trial.
@@ -77,7 +78,7 @@ RIVAL_RATIO = 1.4
 # Pairs of the confirmation: the fewest that time is kept for, and how far it goes on while it is undecided.
 PAIRS_LEAST, PAIRS_MOST = 3, 8
 # Several looks at the pairs, so a stricter bound than for one: "a gain" is wrong on about one of fifty boards.
-CONFIRMED = 2.0
+CONFIRMED = 2.4
 # A trial that takes so much longer than others of its path is slower, whatever it would give; not among quick ones.
 SLOWER_CLEARLY, SLOWER_LEAST_S = 3.0, 10.0
 COST_MARGIN = 1.15
@@ -210,6 +211,11 @@ def _start(
 
 
 # The search
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The median of all pairs' means: nearly as sharp as the mean, and a few values that are far out do not move it."""
+    return statistics.median((one + other) / 2 for one, other in itertools.combinations_with_replacement(values, 2))
 
 
 @dataclass(frozen=True)
@@ -375,7 +381,7 @@ class Search:
         return max(NOISE_LEAST, math.sqrt(squares / (NOISE_GUESS_WEIGHT + len(steps))))
 
     def _edge(self, tried: Sequence[tuple[int, str]], back: Sequence[tuple[int, str]] = ()) -> tuple[float, float]:
-        """Median gain of trials over what they challenged, as a logarithm, and its standard error.
+        """Gain of trials over what they challenged, as a logarithm, and its standard error.
 
         Each is set against the two trials before and the two after it of the setting that it challenged. Trials of
         `back` went the other way: what they gained is a loss.
@@ -386,11 +392,11 @@ class Search:
             near = [log for other, log in known if other < place][-2:]
             near += [log for other, log in known if other > place][:2]
             if near:
-                edges.append(sign * (self._log(place) - statistics.median(near)))
+                edges.append(sign * (self._log(place) - _middle(near)))
                 variance += 1 + 1 / len(near)
         if not edges:
             return 0.0, math.inf
-        return statistics.median(edges), self.noise() * math.sqrt(variance) / len(edges)
+        return _middle(edges), self.noise() * math.sqrt(variance) / len(edges)
 
     def _cost(self, setting: Setting) -> float:
         """Seconds that a trial of it will take: the longest of its own, else of its path, else of any."""
@@ -602,10 +608,9 @@ class Search:
         """The ratio of the pairs so far, with its bounds; a gain only where the lower bound is above 1."""
         sides = [[log for _place, log in self._logs(name_of(side), first)][:number] for side in (own, winner)]
         ratios = [new - old for old, new in zip(*sides, strict=True)]
-        middle = statistics.median(ratios)
-        spread = MEDIAN_TO_DEVIATION * statistics.median(abs(ratio - middle) for ratio in ratios)
+        middle = _middle(ratios)
         # A few pairs that agree by chance know less than all trials together.
-        error = MEDIAN_ERROR * max(spread, self.noise() * math.sqrt(2)) / math.sqrt(number)
+        error = self.noise() * math.sqrt(2 / number)
         confirmed = number >= PAIRS_LEAST and middle > CONFIRMED * error
         return {
             "confirmed": confirmed,
