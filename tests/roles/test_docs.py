@@ -30,7 +30,7 @@ def test_page_is_what_it_is_made_from(path: Path) -> None:
 def test_no_page_is_left_of_what_is_gone() -> None:
     assert {*docs.PAGES.glob("*.md"), *docs.ROLE_PAGES.glob("*.md")} == {path for path, _text in docs.pages()}
     assert sorted(path.stem for path in (docs.PAGES / "output").iterdir()) == sorted(PLUGINS)
-    assert ROLES == sorted(path for path in docs.ROLES.iterdir() if path.is_dir())
+    assert sorted(path for path in docs.ROLES.iterdir() if path.is_dir()) == ROLES
 
 
 @pytest.mark.parametrize(("index", "names"), [("modules", PLUGINS), ("roles", [role.name for role in ROLES])])
@@ -51,7 +51,7 @@ def test_defaults_are_those_that_are_documented(role: Path) -> None:
     documented = variables_of(role)
     assert sorted(defaults) == sorted(documented)
     # one that is computed falls back to what is stated when nothing is known yet
-    unknowing = NativeEnvironment(undefined=ChainableUndefined)  # noqa: S701 - values are compared, none is shown
+    unknowing = NativeEnvironment(undefined=ChainableUndefined)
     computed = docs.computed_defaults(role)
     for name, value in defaults.items():
         if "default" in documented[name]:

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -61,10 +62,9 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_every_page_is_in_the_site_and_nothing_else() -> None:
     site = yaml.safe_load((PROJECT / "mkdocs.yml").read_text())
 
-    def named(entries: list[dict[str, str | list]]) -> Iterator[str]:  # type: ignore[type-arg]
-        for entry in entries:
-            for value in entry.values():
-                yield from named(value) if isinstance(value, list) else [value]
+    def named(entries: list[dict[str, Any]]) -> Iterator[str]:
+        for value in [value for entry in entries for value in entry.values()]:
+            yield from named(value) if isinstance(value, list) else [value]
 
     pages = {page.relative_to(DOCS).as_posix() for page in PAGES[1:]}
     generated = {path.relative_to(DOCS).as_posix() for path, _text in docs.pages()}
@@ -129,7 +129,9 @@ def test_every_benchmark_exists() -> None:
 def test_every_playbook_module_and_role_exists() -> None:
     text = "\n".join(text for page in PAGES for text in code(page))
     assert [book for book in set(re.findall(r"playbooks/\w+\.yml", text)) if not (PROJECT / book).is_file()] == []
-    names = {path.stem for folder in ("plugins/*", "playbooks", "roles") for path in docs.COLLECTION.glob(f"{folder}/*")}
+    names = {
+        path.stem for folder in ("plugins/*", "playbooks", "roles") for path in docs.COLLECTION.glob(f"{folder}/*")
+    }
     told = set(re.findall(r"\bedge\.moe\.([a-z]\w*)", text)) - {"NAME"}
     assert "site" in told
     assert told - names - {"attributes"} == set()
@@ -162,3 +164,13 @@ def test_every_message_that_is_quoted_is_one_of_the_code() -> None:
         if part.strip(" :,;") and " ".join(part.split()) not in text
     ]
     assert unknown == []
+
+
+def test_the_list_of_what_is_on_a_board_is_whole() -> None:
+    """Whoever takes a board back has one table to go by."""
+    tasks = "\n".join(path.read_text() for path in docs.ROLES.glob("*/[tv]a*/*.yml"))
+    written = {Path(path) for path in re.findall(r"- path: (/[^\s{]+[^\s{/])$", tasks, re.MULTILINE)}
+    told = (DOCS / "first-board.md").read_text().partition("\n## Undo\n")[2]
+    folders = {path for path in re.findall(r"`(/[^`]+)`", told) if "edge-moe" in path}
+    assert Path("/usr/local/bin/edge-moe-run") in written
+    assert [path for path in written if path.name not in told and not folders & {str(up) for up in path.parents}] == []
