@@ -161,6 +161,19 @@ def page(name: str, strings: Mapping[str, str], output: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
+def specifications(role: Path) -> dict[str, Any]:
+    """The role's entry points by name."""
+    found: dict[str, Any] = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
+    return found
+
+
+def variables(role: Path) -> dict[str, Any]:
+    """What all entry points of the role take, by name."""
+    return {
+        name: entry for spec in specifications(role).values() for name, entry in (spec.get("options") or {}).items()
+    }
+
+
 def computed_defaults(role: Path) -> dict[str, str]:
     """Of the role's defaults those that are made from other values, each as its lines in ``defaults/main.yml``."""
     text = (role / "defaults/main.yml").read_text()
@@ -174,8 +187,7 @@ def first_paragraph(readme: str) -> str:
 
 def role_page(role: Path) -> str:
     """The Markdown page of one role."""
-    specs = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
-    main, computed = specs["main"], computed_defaults(role)
+    specs, computed = specifications(role), computed_defaults(role)
     lines = [
         "<!-- SPDX-License-Identifier: GPL-3.0-or-later -->",
         "<!-- Generated from the role's README, argument_specs.yml and defaults by `make docs`. -->",
@@ -183,13 +195,13 @@ def role_page(role: Path) -> str:
         "",
         first_paragraph((role / "README.md").read_text()),
         "",
-        *(f"- {text}" for text in paragraphs(main.get("description"))),
+        *(f"- {text}" for text in paragraphs(specs["main"].get("description"))),
     ]
     if len(specs) > 1:
         entries = ", ".join(f"`{name}`" for name in specs)
-        lines.append(f"- Entry points (`tasks_from`) with these variables: {entries}.")
+        lines.append(f"- Entry points (`tasks_from`): {entries}.")
     lines += ["", "## Variables", "", "| variable | type | default | what it is |", "|---|---|---|---|"]
-    for name, entry in main["options"].items():
+    for name, entry in variables(role).items():
         value = entry.get("default")
         shown = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
         default = [f"`{shown}`"] if "default" in entry else []

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -39,16 +38,10 @@ def test_every_page_is_linked_from_its_index(index: str, names: list[str]) -> No
     assert sorted(set(linked)) == sorted(names)
 
 
-def variables_of(role: Path) -> dict[str, Any]:
-    """The options of all entry points, by name."""
-    specs = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
-    return {name: option for spec in specs.values() for name, option in spec["options"].items()}
-
-
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 def test_defaults_are_those_that_are_documented(role: Path) -> None:
     defaults = yaml.safe_load((role / "defaults/main.yml").read_text()) or {}
-    documented = variables_of(role)
+    documented = docs.variables(role)
     assert sorted(defaults) == sorted(documented)
     # one that is computed falls back to what is stated when nothing is known yet
     unknowing = NativeEnvironment(undefined=ChainableUndefined)
@@ -62,7 +55,7 @@ def test_defaults_are_those_that_are_documented(role: Path) -> None:
 
 
 def test_every_variable_is_documented_by_one_role_alone() -> None:
-    owners = Counter(name for role in ROLES for name in variables_of(role))
+    owners = Counter(name for role in ROLES for name in docs.variables(role))
     assert [name for name, count in owners.items() if count > 1] == []
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from urllib.parse import unquote
 import pytest
 import yaml
 from edge_moe_testbed import docs
+from edge_moe_testbed.__main__ import COMMANDS
+from edge_moe_testbed.bench import BENCHES
 from edge_moe_testbed.common import PROJECT, run_playbook
 
 DOCS = PROJECT / "docs"
@@ -119,8 +122,6 @@ def test_every_make_target_exists() -> None:
 
 
 def test_every_benchmark_exists() -> None:
-    from edge_moe_testbed.bench import BENCHES
-
     told = {name for page in PAGES for text in code(page) for name in re.findall(r"make bench NAME=(\w+)", text)}
     assert told
     assert told - set(BENCHES) == set()
@@ -137,6 +138,24 @@ def test_every_playbook_module_and_role_exists() -> None:
     assert told - names - {"attributes"} == set()
 
 
+def test_every_variable_that_is_named_exists() -> None:
+    text = "\n".join(text for page in PAGES for text in code(page))
+    roles = "|".join(role.name for role in docs.roles())
+    told = set(re.findall(rf"(?<![\w.])(?:{roles})_\w+", text))
+    assert len(told) > 30
+    assert told - {name for role in docs.roles() for name in docs.variables(role)} == set()
+    environment = set(re.findall(r"\bEDGE_MOE_[A-Z_]*[A-Z]\b", text))
+    assert {name for name in environment if name not in source_text()} == set()
+
+
+def test_every_command_of_the_test_bed_exists() -> None:
+    text = "\n".join(text for page in PAGES for text in code(page))
+    told = set(re.findall(r"python -m edge_moe_testbed (\w+)", text))
+    assert "board" in told
+    assert told - set(COMMANDS) == set()
+
+
+@functools.cache
 def source_text() -> str:
     """All code and playbooks, with what a message is made of put together as it is shown."""
     places = [docs.COLLECTION / "plugins", docs.COLLECTION / "roles", docs.COLLECTION / "playbooks"]
