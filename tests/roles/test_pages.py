@@ -19,7 +19,12 @@ from edge_moe_testbed.bench import BENCHES
 from edge_moe_testbed.common import PROJECT, run_playbook
 
 DOCS = PROJECT / "docs"
-PAGES = [PROJECT / "README.md", *sorted(DOCS.rglob("*.md"))]
+SITE = sorted(DOCS.rglob("*.md"))
+PAGES = [
+    *(PROJECT / "README.md", PROJECT / "native/README.md", docs.COLLECTION / "README.md"),
+    *sorted(docs.ROLES.glob("*/README.md")),
+    *SITE,
+]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 # Asks on the terminal: of no use to a test, which has none.
@@ -55,7 +60,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         name, _, anchor = unquote(link).partition("#")
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), link
-        if page != PAGES[0]:  # the site holds docs/ and nothing else: what lies outside is named by its path
+        if page in SITE:  # it holds docs/ and nothing else: what lies outside is named by its path
             assert target.suffix == ".md", link
             assert target.is_relative_to(DOCS), link
         if anchor:
@@ -69,7 +74,7 @@ def test_every_page_is_in_the_site_and_nothing_else() -> None:
         for value in [value for entry in entries for value in entry.values()]:
             yield from named(value) if isinstance(value, list) else [value]
 
-    pages = {page.relative_to(DOCS).as_posix() for page in PAGES[1:]}
+    pages = {page.relative_to(DOCS).as_posix() for page in SITE}
     generated = {path.relative_to(DOCS).as_posix() for path, _text in docs.pages()}
     assert sorted(named(site["nav"])) == sorted(pages - generated)
 
