@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from edge_moe_testbed import samples
+
 PROJECT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.executable).parent
 
@@ -45,9 +47,19 @@ def test_archive_carries_all_that_an_empty_folder_needs(tmp_path: Path) -> None:
     assert shared.read_text() == (collection / "plugins" / "module_utils" / "_devfreq.py").read_text()
 
     (tmp_path / "inventory.yml").write_text("jetson: {hosts: {board: {ansible_connection: local}}}\n")
-    for book in ("edge.moe.site", "edge.moe.plan", "edge.moe.verify", "edge.moe.health"):
+    books = sorted(book.stem for book in (collection / "playbooks").glob("*.yml"))
+    assert "site" in books
+    for book in books:
         parsed = run(
-            "ansible-playbook", book, "-i", "inventory.yml", "--syntax-check",
+            "ansible-playbook", f"edge.moe.{book}", "-i", "inventory.yml", "--syntax-check",
             cwd=tmp_path, ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),
         )  # fmt: skip
         assert parsed.returncode == 0, parsed.stderr
+
+    samples.write_fleet(tmp_path / "results")
+    reported = run(
+        "ansible", "localhost", "-m", "edge.moe.report", "-a", "results=results dest=report",
+        cwd=tmp_path, ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),
+    )  # fmt: skip
+    assert reported.returncode == 0, reported.stdout + reported.stderr
+    assert (tmp_path / "report/report.html").exists(), "the page's template is in the archive"

@@ -29,6 +29,7 @@ BENCHES = (
     "floor_call_us",
     "health_fleet",
     "plan_error",
+    "measure_cost",
 )
 
 

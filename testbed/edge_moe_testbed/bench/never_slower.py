@@ -3,7 +3,9 @@
 
 For each shape the mmap side is tuned over read-ahead and threads. Then mmap, a cache of a size that suits the limit,
 and auto run in turn, each from a cold page cache. A shape's value is the median over the rounds of auto's decode speed
-over that of whichever of the other two is faster by median; the figure is the lowest shape's.
+over that of whichever of the other two is faster by median; the figure is the lowest shape's. Where auto leaves the
+model to the mapping, both sides run the same code, and a second mmap side shows what a ratio of two such servers is
+worth: `control` of the shape's detail.
 """
 
 from __future__ import annotations
@@ -75,10 +77,12 @@ def run_case(case: Case) -> dict[str, Any]:
         said = decode(sides["auto"], texts[:1], 1)[2]
         if "cache off" in said:
             sides["auto"] = replace(sides["auto"], threads=tuned.threads)
+            sides["control"] = tuned
         rounds: list[dict[str, float]] = []
         for number in range(number_of_rounds):
             seen: dict[str, tuple[float, list[Any], str]] = {}
-            order = list(sides)[number % 3 :] + list(sides)[: number % 3]
+            first = number % len(sides)
+            order = list(sides)[first:] + list(sides)[:first]
             for side in order:
                 seen[side] = decode(sides[side], texts, N_PREDICT)
             if len({str(tokens) for _, tokens, _ in seen.values()}) != 1:
@@ -86,12 +90,14 @@ def run_case(case: Case) -> dict[str, Any]:
             rounds.append({side: speed for side, (speed, _, _) in seen.items()})
         better = max(("mmap", "cache"), key=lambda side: statistics.median(r[side] for r in rounds))
         ratio = statistics.median(r["auto"] / r[better] for r in rounds)
+        control = statistics.median(r["control"] / r["mmap"] for r in rounds) if "control" in sides else None
         speeds = ", ".join(f"{side} {statistics.median(r[side] for r in rounds):.2f}" for side in sides)
         print(f"  {case.name}: {speeds} tok/s; auto over {better} {ratio:.3f} ({said})", flush=True)
         bench.model.unlink()  # five models are gigabytes
         return {
             "case": asdict(case),
             "ratio": ratio,
+            "control": control,
             "better": better,
             "said": said,
             "mmap": asdict(tuned),

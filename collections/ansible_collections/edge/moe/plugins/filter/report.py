@@ -7,17 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.edge.moe.plugins.module_utils import _estimate, _health, _report
+from ansible_collections.edge.moe.plugins.module_utils import _estimate, _health, _report, _systemd
 
 
 def systemd_quote(value: Any) -> str:
     """One word of a unit's command line: quoted, with specifiers and variables taken literally."""
-    text = str(value)
-    if "\n" in text:
-        raise AnsibleFilterError(f"A line break cannot stand in a unit's command line: {text!r}.")
-    for character, escaped in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", "$$")):
-        text = text.replace(character, escaped)
-    return f'"{text}"' if text == "" or any(character in text for character in " \t'\"\\;") else text
+    try:
+        return _systemd.command_word(str(value))
+    except ValueError as error:
+        raise AnsibleFilterError(str(error)) from error
 
 
 def health_table(looks: dict[str, Any]) -> str:

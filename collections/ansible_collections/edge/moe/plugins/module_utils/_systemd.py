@@ -1,6 +1,6 @@
 # Copyright: edge.moe contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""States of systemd units, one question for all of them.
+"""systemd, as far as this collection speaks to it: states of units, and words of unit files.
 
 Private to this collection: it may change in any release.
 """
@@ -37,3 +37,21 @@ def unit_states(host: Host, names: Sequence[str]) -> dict[str, UnitState]:
     """Those of `names` that exist; none where systemd is missing or does not answer in time."""
     answer = host.command(["systemctl", "show", f"--property={PROPERTIES}", "--", *dict.fromkeys(names)])
     return parse_show(answer.stdout) if answer.rc == 0 else {}
+
+
+def _word(text: str) -> str:
+    if any((ord(character) < 32 and character != "\t") or ord(character) == 127 for character in text):
+        raise ValueError(f"a line break or control character cannot stand in a unit's line: {text!r}")
+    for character, escaped in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%")):
+        text = text.replace(character, escaped)
+    return f'"{text}"' if text == "" or any(character in text for character in " \t'\"\\;") else text
+
+
+def command_word(text: str) -> str:
+    """One word of a unit's command line: quoted, with specifiers and variables taken literally."""
+    return _word(text).replace("$", "$$")
+
+
+def assignment(name: str, value: str) -> str:
+    """One assignment of an Environment= line, in which systemd leaves the dollar sign alone."""
+    return _word(f"{name}={value}")
