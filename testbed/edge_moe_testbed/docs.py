@@ -20,13 +20,13 @@ from typing import Any
 import yaml
 
 PROJECT = Path(__file__).resolve().parents[2]
-COLLECTION = PROJECT / "collections/ansible_collections/edge/moe"
-PLUGINS = COLLECTION / "plugins"
-ROLES = COLLECTION / "roles"
+PLUGINS = PROJECT / "collections/ansible_collections/edge/moe/plugins"
 PAGES = PROJECT / "docs/modules"
-ROLE_PAGES = PROJECT / "docs/roles"
 SOURCES = ("modules", "inventory")
 FRAGMENT = "edge.moe.attributes.reads"
+COLLECTION = PLUGINS.parent
+ROLES = COLLECTION / "roles"
+ROLE_PAGES = PROJECT / "docs/roles"
 _LITERAL = re.compile(r"\b([CVOE])\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
 _RETURN_VALUE = re.compile(r"\bRV\((?:(?P<plugin>[\w.]+)#\w+:)?(?P<name>[\w.]+)\)")
 _OPTION_OF = re.compile(r"\bO\((?P<plugin>[\w.]+)#\w+:(?P<name>[\w.]+)\)")
@@ -46,7 +46,6 @@ def run(args: argparse.Namespace) -> int:
             print(f"{path.relative_to(PROJECT)} is not what it is made from: run make docs", file=sys.stderr)
         return 1 if stale else 0
     for path, text in pages():
-        path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     print(f"{len(stale)} pages written")
     return 0
@@ -124,43 +123,6 @@ def returned(entries: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         yield from returned(entry.get("contains") or {}, f"{prefix}{name}.")
 
 
-def page(name: str, strings: Mapping[str, str], output: str | None) -> str:
-    """The Markdown page of one plugin."""
-    documentation = yaml.safe_load(strings["DOCUMENTATION"])
-    fragments = documentation.get("extends_documentation_fragment") or []
-    lines = [
-        "<!-- SPDX-License-Identifier: GPL-3.0-or-later -->",
-        "<!-- Generated from the plugin's own documentation by `make docs`. -->",
-        f"# edge.moe.{name}",
-        "",
-        plain(str(documentation["short_description"])) + ".",
-        "",
-        *(f"- {text}" for text in paragraphs(documentation.get("description"))),
-    ]
-    if FRAGMENT in fragments:
-        lines.append("- Changes nothing: check mode does the same.")
-    else:
-        attributes = documentation.get("attributes") or {}
-        for attribute in ("check_mode", "diff_mode"):
-            if attribute in attributes:
-                support = attributes[attribute]
-                lines.append(f"- {attribute}: {support['support']}. {cell(support.get('description'))}")
-    if documentation.get("options"):
-        lines += ["", "## Options", "", "| option | type | default | what it is |", "|---|---|---|---|"]
-        lines += options(documentation["options"])
-        others = [f"`{fragment}`" for fragment in fragments if fragment != FRAGMENT]
-        if others:
-            lines += ["", f"Beside these it has the options of {' and '.join(others)} of Ansible."]
-    lines += ["", "## Examples", "", "```yaml", strings["EXAMPLES"].strip(), "```"]
-    if strings.get("RETURN"):
-        lines += ["", "## What it returns", "", "| key | type | what it is |", "|---|---|---|"]
-        lines += returned(yaml.safe_load(strings["RETURN"]) or {})
-    if output:
-        asked, _, answer = output.partition("\n")
-        lines += ["", "## Output", "", asked, "", "```", answer.strip("\n"), "```"]
-    return "\n".join(lines) + "\n"
-
-
 def specifications(role: Path) -> dict[str, Any]:
     """The role's entry points by name."""
     found: dict[str, Any] = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
@@ -208,4 +170,41 @@ def role_page(role: Path) -> str:
         lines.append(row(name, entry, ", ".join([*default, *(["computed"] if name in computed else [])])))
     if computed:
         lines += ["", "## Computed defaults", "", "```yaml", *computed.values(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def page(name: str, strings: Mapping[str, str], output: str | None) -> str:
+    """The Markdown page of one plugin."""
+    documentation = yaml.safe_load(strings["DOCUMENTATION"])
+    fragments = documentation.get("extends_documentation_fragment") or []
+    lines = [
+        "<!-- SPDX-License-Identifier: GPL-3.0-or-later -->",
+        "<!-- Generated from the plugin's own documentation by `make docs`. -->",
+        f"# edge.moe.{name}",
+        "",
+        plain(str(documentation["short_description"])) + ".",
+        "",
+        *(f"- {text}" for text in paragraphs(documentation.get("description"))),
+    ]
+    if FRAGMENT in fragments:
+        lines.append("- Changes nothing: check mode does the same.")
+    else:
+        attributes = documentation.get("attributes") or {}
+        for attribute in ("check_mode", "diff_mode"):
+            if attribute in attributes:
+                support = attributes[attribute]
+                lines.append(f"- {attribute}: {support['support']}. {cell(support.get('description'))}")
+    if documentation.get("options"):
+        lines += ["", "## Options", "", "| option | type | default | what it is |", "|---|---|---|---|"]
+        lines += options(documentation["options"])
+        others = [f"`{fragment}`" for fragment in fragments if fragment != FRAGMENT]
+        if others:
+            lines += ["", f"Beside these it has the options of {' and '.join(others)} of Ansible."]
+    lines += ["", "## Examples", "", "```yaml", strings["EXAMPLES"].strip(), "```"]
+    if strings.get("RETURN"):
+        lines += ["", "## What it returns", "", "| key | type | what it is |", "|---|---|---|"]
+        lines += returned(yaml.safe_load(strings["RETURN"]) or {})
+    if output:
+        asked, _, answer = output.partition("\n")
+        lines += ["", "## Output", "", asked, "", "```", answer.strip("\n"), "```"]
     return "\n".join(lines) + "\n"
