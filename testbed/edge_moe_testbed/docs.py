@@ -130,10 +130,12 @@ def specifications(role: Path) -> dict[str, Any]:
 
 
 def variables(role: Path) -> dict[str, Any]:
-    """What all entry points of the role take, by name."""
-    return {
-        name: entry for spec in specifications(role).values() for name, entry in (spec.get("options") or {}).items()
-    }
+    """What all entry points of the role take, by name; the first one's words count."""
+    found: dict[str, Any] = {}
+    for spec in specifications(role).values():
+        for name, entry in (spec.get("options") or {}).items():
+            found.setdefault(name, entry)
+    return found
 
 
 def computed_defaults(role: Path) -> dict[str, str]:

@@ -60,8 +60,9 @@ def test_every_variable_is_documented_by_one_role_alone() -> None:
 
 
 def inputs_of_the_playbooks() -> set[str]:
-    """What a user may set: names that a playbook gives a default or does without."""
-    texts = [path.read_text() for path in (docs.COLLECTION / "playbooks").rglob("*.yml")]
+    """What a user may set: names that a playbook, or a role of it, gives a default or does without."""
+    files = [*(docs.COLLECTION / "playbooks").rglob("*.yml"), *docs.ROLES.glob("*/defaults/main.yml")]
+    texts = [path.read_text() for path in files]
     asked = r"\b(edge_moe_\w+)\s*(?:\|\s*default\(|is (?:not )?defined)"
     return {name for text in texts for name in re.findall(asked, text)}
 
