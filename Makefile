@@ -101,8 +101,14 @@ bench: build ## all benchmarks into build/bench/*.json and one table (NAME=x run
 	@$(TESTBED) bench $(NAME)
 
 .PHONY: docs
-docs: setup ## a page for each module into docs/modules, from its own documentation
+docs: setup .venv/.docs-ready ## a page for each module and role from its own documentation, and all pages as a site into build/site
 	@$(TESTBED) docs
+	@.venv/bin/mkdocs --quiet build
+	@echo "build/site/index.html"
+
+.venv/.docs-ready: .venv/.ready
+	@testbed/with-heartbeat 'installing mkdocs' .venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
 
 .PHONY: collection
 collection: setup ## the Galaxy archive, native sources inside, into build/

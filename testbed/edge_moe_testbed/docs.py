@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A page for each module and inventory plugin, from its own documentation and output recorded from it.
+"""A page for each module, inventory plugin and role, from its own documentation.
 
 ``docs/modules/NAME.md`` is generated; ``docs/modules/output/NAME.txt`` is what it printed when it ran: the first line
-is what was asked, the rest the answer. A test compares pages with what this would write now.
+is what was asked, the rest the answer. ``docs/roles/NAME.md`` is generated from the role's ``argument_specs.yml``, its
+defaults and the first paragraph of its README. A test compares pages with what this would write now.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,14 +24,18 @@ PLUGINS = PROJECT / "collections/ansible_collections/edge/moe/plugins"
 PAGES = PROJECT / "docs/modules"
 SOURCES = ("modules", "inventory")
 FRAGMENT = "edge.moe.attributes.reads"
+COLLECTION = PLUGINS.parent
+ROLES = COLLECTION / "roles"
+ROLE_PAGES = PROJECT / "docs/roles"
 _LITERAL = re.compile(r"\b([CVOE])\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
 _RETURN_VALUE = re.compile(r"\bRV\((?:(?P<plugin>[\w.]+)#\w+:)?(?P<name>[\w.]+)\)")
 _OPTION_OF = re.compile(r"\bO\((?P<plugin>[\w.]+)#\w+:(?P<name>[\w.]+)\)")
 _MODULE = re.compile(r"\bM\(([\w.]+)\)")
+_DEFAULT = re.compile(r"^(\w+):.*(?:\n[ -].*)*", re.MULTILINE)
 
 
 def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    docs = commands.add_parser("docs", help="write a page for each module into docs/modules")
+    docs = commands.add_parser("docs", help="write a page for each module and role into docs")
     docs.add_argument("--check", action="store_true", help="write nothing, fail if a page is not what it should be")
 
 
@@ -37,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     stale = [path for path, text in pages() if not path.exists() or path.read_text() != text]
     if args.check:
         for path in stale:
-            print(f"{path.relative_to(PROJECT)} is not what its module says: run make docs", file=sys.stderr)
+            print(f"{path.relative_to(PROJECT)} is not what it is made from: run make docs", file=sys.stderr)
         return 1 if stale else 0
     for path, text in pages():
         path.write_text(text)
@@ -47,6 +53,16 @@ def run(args: argparse.Namespace) -> int:
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Each page's path and the text that it should have."""
+    yield from plugin_pages()
+    for role in roles():
+        yield ROLE_PAGES / f"{role.name}.md", role_page(role)
+
+
+def roles() -> list[Path]:
+    return sorted(specs.parents[1] for specs in ROLES.glob("*/meta/argument_specs.yml"))
+
+
+def plugin_pages() -> Iterator[tuple[Path, str]]:
     for folder in SOURCES:
         for source in sorted((PLUGINS / folder).glob("[a-z]*.py")):
             output = PAGES / "output" / f"{source.stem}.txt"
@@ -86,13 +102,17 @@ def cell(value: Any) -> str:
     return " ".join(paragraphs(value)).replace("|", "\\|")
 
 
+def row(name: str, entry: Mapping[str, Any], default: str) -> str:
+    kind = str(entry.get("type", "str")) + (f" of {entry['elements']}" if entry.get("elements") else "")
+    choices = [f"`{choice}`" for choice in entry.get("choices") or []]
+    says = cell(entry.get("description")) + (f" One of {', '.join(choices)}." if choices else "")
+    return f"| `{name}` | {kind} | {default} | {says} |"
+
+
 def options(entries: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for name, entry in entries.items():
-        kind = str(entry.get("type", "str")) + (f" of {entry['elements']}" if entry.get("elements") else "")
-        choices = [f"`{choice}`" for choice in entry.get("choices") or []]
-        says = cell(entry.get("description")) + (f" One of {', '.join(choices)}." if choices else "")
         default = "required" if entry.get("required") else f"`{entry['default']}`" if "default" in entry else ""
-        yield f"| `{prefix}{name}` | {kind} | {default} | {says} |"
+        yield row(prefix + name, entry, default)
         yield from options(entry.get("suboptions") or {}, f"{prefix}{name}.")
 
 
@@ -101,6 +121,58 @@ def returned(entries: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         kind = str(entry.get("type", "")) + (f" of {entry['elements']}" if entry.get("elements") else "")
         yield f"| `{prefix}{name}` | {kind} | {cell(entry.get('description'))} |"
         yield from returned(entry.get("contains") or {}, f"{prefix}{name}.")
+
+
+def specifications(role: Path) -> dict[str, Any]:
+    """The role's entry points by name."""
+    found: dict[str, Any] = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
+    return found
+
+
+def variables(role: Path) -> dict[str, Any]:
+    """What all entry points of the role take, by name; the first one's words count."""
+    found: dict[str, Any] = {}
+    for spec in specifications(role).values():
+        for name, entry in (spec.get("options") or {}).items():
+            found.setdefault(name, entry)
+    return found
+
+
+def computed_defaults(role: Path) -> dict[str, str]:
+    """Of the role's defaults those that are made from other values, each as its lines in ``defaults/main.yml``."""
+    text = (role / "defaults/main.yml").read_text()
+    return {entry[1]: entry[0] for entry in _DEFAULT.finditer(text) if "{{" in entry[0]}
+
+
+def first_paragraph(readme: str) -> str:
+    """What follows the title, up to the next empty line."""
+    return readme.split("\n\n")[1].strip()
+
+
+def role_page(role: Path) -> str:
+    """The Markdown page of one role."""
+    specs, computed = specifications(role), computed_defaults(role)
+    lines = [
+        "<!-- SPDX-License-Identifier: GPL-3.0-or-later -->",
+        "<!-- Generated from the role's README, argument_specs.yml and defaults by `make docs`. -->",
+        f"# edge.moe.{role.name}",
+        "",
+        first_paragraph((role / "README.md").read_text()),
+        "",
+        *(f"- {text}" for text in paragraphs(specs["main"].get("description"))),
+    ]
+    if len(specs) > 1:
+        entries = ", ".join(f"`{name}`" for name in specs)
+        lines.append(f"- Entry points (`tasks_from`): {entries}.")
+    lines += ["", "## Variables", "", "| variable | type | default | what it is |", "|---|---|---|---|"]
+    for name, entry in variables(role).items():
+        value = entry.get("default")
+        shown = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+        default = [f"`{shown}`"] if "default" in entry else []
+        lines.append(row(name, entry, ", ".join([*default, *(["computed"] if name in computed else [])])))
+    if computed:
+        lines += ["", "## Computed defaults", "", "```yaml", *computed.values(), "```"]
+    return "\n".join(lines) + "\n"
 
 
 def page(name: str, strings: Mapping[str, str], output: str | None) -> str:

@@ -24,7 +24,7 @@ options:
     elements: int
     default: []
   packages:
-    description: Debian packages that should be installed. C(a|b) is satisfied by either.
+    description: Debian packages that should be installed. Two names with a bar between them are satisfied by either.
     type: list
     elements: str
     default: []
