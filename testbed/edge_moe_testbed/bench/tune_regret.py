@@ -50,9 +50,10 @@ def setting_for(setting: _tune.Setting) -> Setting:
 
 def spread(values: list[Any], own: Any, count: int) -> list[Any]:
     """So many of the values: the plan's own alone, else evenly from the first to the last."""
-    if count == 1 or len(values) == 1:
+    count = min(count, len(values))
+    if count == 1:
         return [own]
-    return [values[round(place * (len(values) - 1) / (count - 1))] for place in range(min(count, len(values)))]
+    return [values[round(place * (len(values) - 1) / (count - 1))] for place in range(count)]
 
 
 def grid(space: _tune.Space) -> list[_tune.Setting]:

@@ -77,7 +77,8 @@ CHALLENGERS_BETWEEN = 3
 RIVAL_RATIO = 1.4
 # Pairs of the confirmation: the fewest that time is kept for, and how far it goes on while it is undecided.
 PAIRS_LEAST, PAIRS_MOST = 3, 8
-# Several looks at the pairs, so a stricter bound than for one: "a gain" is wrong on about one of fifty boards.
+# Standard errors that a gain has to be above after the last pair, and more after fewer, as each is a look of its own:
+# "a gain" is wrong on about one of fifty boards.
 CONFIRMED = 2.4
 # A trial that takes so much longer than others of its path is slower, whatever it would give; not among quick ones.
 SLOWER_CLEARLY, SLOWER_LEAST_S = 3.0, 10.0
@@ -601,7 +602,7 @@ class Search:
                 break
             number += 1
             self.gain = self._gain(own, winner, first, number)
-            if number >= PAIRS_LEAST and abs(math.log(self.gain["ratio"])) > self.gain["error"] * CONFIRMED:
+            if number >= PAIRS_LEAST and not self.gain["low"] <= 1 <= self.gain["high"]:
                 break
 
     def _gain(self, own: Setting, winner: Setting, first: int, number: int) -> dict[str, Any]:
@@ -611,13 +612,13 @@ class Search:
         middle = _middle(ratios)
         # A few pairs that agree by chance know less than all trials together.
         error = self.noise() * math.sqrt(2 / number)
-        confirmed = number >= PAIRS_LEAST and middle > CONFIRMED * error
+        bound = CONFIRMED * error * (PAIRS_MOST / number) ** 0.25
+        confirmed = number >= PAIRS_LEAST and middle > bound
         return {
             "confirmed": confirmed,
             "ratio": math.exp(middle),
-            "low": math.exp(middle - CONFIRMED * error),
-            "high": math.exp(middle + CONFIRMED * error),
-            "error": error,
+            "low": math.exp(middle - bound),
+            "high": math.exp(middle + bound),
             "pairs": number,
             "own_tokens_per_s": math.exp(statistics.median(sides[0])),
             "tokens_per_s": math.exp(statistics.median(sides[1])),
