@@ -30,6 +30,7 @@ BENCHES = (
     "health_fleet",
     "plan_error",
     "measure_cost",
+    "tune_regret",
 )
 
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import statistics
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,10 @@ from edge_moe_testbed.common import PROJECT
 from edge_moe_testbed.prompts import prompts
 
 PAIRS = 20
-N_PREDICT = 64
+N_PREDICT = 192
 PROMPT_IDS = ("en-1", "ko-1")
 GOAL = 0.01
+REST_S = 1.5
 UNIT = "edge-moe-server.service"
 MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of a name of its own is made in it
 TREE = PROJECT / "collections/ansible_collections/edge/moe/tests/unit/fixtures/sysfs/orin-nano-super"
@@ -120,6 +122,8 @@ def measure() -> Figure:
             answers: dict[str, dict[str, Any]] = {}
             # By twos, so that each prompt is begun by either side.
             for side in ("bare", "measured")[:: 1 if number // len(texts) % 2 == 0 else -1]:
+                # A measurement ends with a rest, so that whoever follows it would always find a cooler machine.
+                time.sleep(REST_S)
                 answers[side] = bare(server, text) if side == "bare" else measured(board, server, text)
             if any(answers["bare"][key] != answers["measured"][key] for key in ("text", "tokens")):
                 raise BenchError(f"texts differ in pair {number + 1}: what is measured is not what is served ({log})")

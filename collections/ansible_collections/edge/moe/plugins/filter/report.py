@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.edge.moe.plugins.module_utils import _estimate, _health, _report, _systemd
+from ansible_collections.edge.moe.plugins.module_utils import _estimate, _health, _report, _systemd, _tuned
 
 
 def systemd_quote(value: Any) -> str:
@@ -32,4 +32,6 @@ class FilterModule:
             "plan_text": _report.plan_lines,
             "health_table": health_table,
             "systemd_quote": systemd_quote,
+            "tune_table": _tuned.table,
+            "tuned_result": _tuned.parse_result,
         }

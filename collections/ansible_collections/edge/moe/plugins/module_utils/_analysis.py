@@ -430,10 +430,6 @@ def _warnings(run: dict[str, Any], variants: dict[str, _Variant], described: lis
     for row in described:
         name, watched = row["name"], row["watched"]
         lines += [f"{name}: a leg failed: {error}" for error in row["errors"]]
-        if row["decode"] and (row["decode"]["cv"] or 0) > UNSTEADY_CV:
-            lines.append(f"{name}: decode varies by {row['decode']['cv']:.0%} between requests.")
-        if row["ratio"] and row["ratio"]["prompts"] < FEW_PROMPTS:
-            lines.append(f"{name}: the ratio rests on {row['ratio']['pairs']} pairs of few prompts.")
         if watched["events"] or watched["cooling"]:
             parts = [f"{kind} {count:.0f}" for kind, count in {**watched["events"], **watched["cooling"]}.items()]
             lines.append(f"{name}: the board throttled ({', '.join(parts)}): slower than it is when cool.")
@@ -448,6 +444,13 @@ def _warnings(run: dict[str, Any], variants: dict[str, _Variant], described: lis
             lines.append(f"{name}: CPU clocks were held down in {watched['cpu_lowered_share']:.0%} of the samples.")
         said = [line for measurement in variants[name].measurements for line in strings(measurement.get("warnings"))]
         lines += [f"{name}: {line}" for line in said]
+    unsteady = [row for row in described if row["decode"] and (row["decode"]["cv"] or 0) > UNSTEADY_CV]
+    if unsteady:
+        parts = [f"{row['name']} by {row['decode']['cv']:.0%}" for row in unsteady]
+        lines.append(f"Decode varies between requests: {', '.join(parts)}.")
+    prompts = min((row["ratio"]["prompts"] for row in described if row["ratio"]), default=FEW_PROMPTS)
+    if prompts < FEW_PROMPTS:
+        lines.append(f"Ratios rest on {prompts} prompt{'s' if prompts > 1 else ''}: they say little of others.")
     requests = [answer.request for variant in variants.values() for answer in variant.answers]
     prompt, decoded = (sum(_whole(request.get(field)) for request in requests) for field in ("n_prompt", "n_decoded"))
     if decoded and prompt > LONG_PROMPT_SHARE * decoded:

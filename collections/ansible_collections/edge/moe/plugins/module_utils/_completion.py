@@ -14,12 +14,14 @@ import http.client
 import json
 import time
 import urllib.parse
+from socket import SO_RCVLOWAT, SOL_SOCKET
 from typing import Any
 
 ANSWER_LIMIT = 16 * 1024 * 1024
 # The final event repeats the prompt, so a line may be long.
 LINE_LIMIT = 4 * 1024 * 1024
 SHOWN_BYTES = 120
+QUIET_BYTES = 32 * 1024
 
 
 class MeasureError(Exception):
@@ -254,7 +256,7 @@ class Client:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         first: float | None = None
         try:
-            connection.request("POST", "/completion", body, {"Content-Type": "application/json"})
+            connection.request("POST", "/completion", body, {"Content-Type": "application/json", "Connection": "close"})
             socket = connection.sock
             answer = connection.getresponse()
             if answer.status != 200 or not answer.getheader("Content-Type", "").startswith("text/event-stream"):
@@ -275,6 +277,10 @@ class Client:
                     stream.feed(part)
                     if stream.begun and first is None:
                         first = time.monotonic()
+                        if answer.will_close:
+                            # The rest is read at once at its end: waking for each token would take time from the cores
+                            # that decode.
+                            socket.setsockopt(SOL_SOCKET, SO_RCVLOWAT, QUIET_BYTES)
                 fields = stream.fields()
         finally:
             connection.close()

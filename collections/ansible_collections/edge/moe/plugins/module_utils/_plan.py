@@ -54,7 +54,10 @@ INTEGER_OVERRIDES = {
     "parallel": (1, 256),
     "n_gpu_layers": (0, 9999),
 }
-OVERRIDES = ("decision", "floor", "extra_args", *INTEGER_OVERRIDES)
+LOOKAHEADS = ("0", "1", "auto")
+OVERRIDES = ("decision", "floor", "lookahead", "extra_args", *INTEGER_OVERRIDES)
+# What a search on the board may have found better than the rules.
+TUNED = ("decision", "threads", "cache_mib", "io_depth", "read_kib", "lookahead", "read_ahead_kb")
 # The role writes these itself, from its own variables.
 RESERVED_ARGS = ("-m", "--model", "--host", "--port")
 
@@ -79,6 +82,10 @@ def check_overrides(overrides: dict[str, Any]) -> dict[str, Any]:
             if value not in DECISIONS:
                 raise PlanError(f"override decision is {value!r}; it can be {', '.join(DECISIONS)}")
             checked[key] = value
+        elif key == "lookahead":
+            if str(value) not in LOOKAHEADS:
+                raise PlanError(f"override lookahead is {value!r}; it can be {', '.join(LOOKAHEADS)}")
+            checked[key] = str(value)
         elif key == "floor":
             text = str(value).lower()
             if text not in ("true", "false", "yes", "no", "1", "0", "on", "off"):
@@ -113,11 +120,17 @@ class _Planner:
         devfreq: dict[str, Any],
         overrides: dict[str, Any],
         measurements: Sequence[Any],
+        tuned: dict[str, Any],
+        tuned_why: str,
     ) -> None:
         self.gguf = gguf
         self.jetson = jetson
         self.devfreq = devfreq
-        self.overrides = check_overrides(overrides)
+        by_hand = check_overrides(overrides)
+        # what was found on the board is set as an override would be, below those of the user
+        self.tuned = {key: value for key, value in tuned.items() if key not in by_hand}
+        self.tuned_why = tuned_why
+        self.overrides = {**self.tuned, **by_hand}
         self.points = _estimate.points_of(measurements)
         self.reasons: dict[str, str] = {}
         total = (jetson.get("memory") or {}).get("total_bytes")
@@ -143,12 +156,17 @@ class _Planner:
         """The value of one setting: the override if there is one, with what it means beside what was planned."""
         if key in self.overrides:
             asked = self.overrides[key]
-            self.reasons[key] = f"set by an override; the plan had {value}: {reason}" + (
-                f" {consequence}" if consequence and asked != value else ""
+            # what is said of a value set by hand is a rule, and a measurement knows better
+            told = consequence and asked != value and key not in self.tuned
+            self.reasons[key] = f"{self.source(key)}; the plan had {value}: {reason}" + (
+                f" {consequence}" if told else ""
             )
             return asked
         self.reasons[key] = reason
         return value
+
+    def source(self, key: str) -> str:
+        return self.tuned_why if key in self.tuned else "set by an override"
 
     def kv_bytes(self, context: int, parallel: int) -> int:
         per_token, state = int(self.gguf["kv_bytes_per_token"]), int(self.gguf.get("recurrent_bytes") or 0)
@@ -307,6 +325,12 @@ class _Planner:
             "EDGE_MOE_IO_DEPTH": str(io_depth),
             "EDGE_MOE_READ_KIB": str(read_kib),
         }
+        chosen = {}
+        if "lookahead" in overrides:
+            chosen["lookahead"] = self.choose(
+                "lookahead", "auto", "what it reads ahead is compared as it runs.", unused
+            )
+            environment["EDGE_MOE_LOOKAHEAD"] = chosen["lookahead"]
         return {
             "decision": decision,
             "cache_mib": cache_mib,
@@ -314,6 +338,7 @@ class _Planner:
             "threads": threads,
             "io_depth": io_depth,
             "read_kib": read_kib,
+            **chosen,
             "read_ahead_kb": read_ahead_kb,
             "context": context,
             "parallel": parallel,
@@ -326,7 +351,8 @@ class _Planner:
             "estimate": self._estimate(decision, floor, fixed, cache_mib),
             "would_change": self._would_change(is_moe, decision, resident_need, parallel, context, fixed),
             "reasons": self.reasons,
-            "overridden": sorted(overrides),
+            "overridden": sorted(set(overrides) - set(self.tuned)),
+            "tuned": sorted(self.tuned),
         }
 
     def _decide(
@@ -359,7 +385,7 @@ class _Planner:
 
         if natural and asked in (None, "resident"):
             if asked:
-                why = "set by an override; " + why
+                why = f"{self.source('decision')}; {why}"
             if asked_mib:
                 why += " The override of cache_mib has no effect: there is nothing to stream."
             self.reasons["cache_mib"] = "no cache: all experts are in memory."
@@ -367,7 +393,7 @@ class _Planner:
         if not is_moe:
             self.reasons["cache_mib"] = "no cache: the model has no experts."
             if natural:
-                return "mmap", f"set by an override; the plan had resident: {why}", 0.0, 0
+                return "mmap", f"{self.source('decision')}; the plan had resident: {why}", 0.0, 0
             short = resident_need - self.total
             return (
                 "mmap",
@@ -421,7 +447,7 @@ class _Planner:
         planned = decision
         if asked is not None:
             decision = asked
-            why = f"set by an override; the plan had {planned}: {why}"
+            why = f"{self.source('decision')}; the plan had {planned}: {why}"
 
         if decision != "cache":
             self.reasons["cache_mib"] = "no cache: experts are read through the page cache."
@@ -455,7 +481,7 @@ class _Planner:
                 )
             if cycles < MIN_CYCLES:
                 consequence += " Below 1.25 cycles a cache only costs."
-            self.reasons["cache_mib"] = f"set by an override; the plan had {planned_mib}: {consequence}"
+            self.reasons["cache_mib"] = f"{self.source('cache_mib')}; the plan had {planned_mib}: {consequence}"
         return decision, why, round(cycles, 2), cache_mib
 
     def _threads_consequence(self, decision: str, asked: int, planned: int) -> str:
@@ -566,22 +592,103 @@ class _Planner:
         return [{"item": item, "bytes": size} for item, size in lines]
 
 
+def largest_cache_mib(plan: dict[str, Any], experts_total: int) -> int:
+    """The largest cache that leaves the page cache what every plan leaves it, at most all experts."""
+    total, left = plan["budget"][0]["bytes"], plan["budget"][-1]["bytes"]
+    spare = left - int(total * PAGE_CACHE_SHARE)
+    return min(int(plan["cache_mib"]) + max(0, spare) // MIB, -(-experts_total // MIB))
+
+
+def _tuned_setting(
+    tuned: dict[str, Any], jetson: dict[str, Any], model_sha256: str, release_kind: str
+) -> tuple[dict[str, Any], str]:
+    """The values of a tuned result that was found for this board and model, and the sentence that goes with each.
+
+    Raises PlanError with why it is not taken: nothing in it is trusted, it may come from anywhere.
+    """
+    if tuned.get("problem"):
+        raise PlanError(str(tuned["problem"])[:300])
+    if tuned.get("format") != 1:
+        raise PlanError(f"its format is {str(tuned.get('format'))[:40]!r} and this collection reads 1")
+    mode = jetson.get("power_mode") or {}
+    for what, found, wanted in (
+        ("model_sha256", tuned.get("model_sha256"), model_sha256),
+        ("board", tuned.get("board"), jetson.get("board")),
+        ("power_mode", (_dict(tuned.get("power_mode")) or {}).get("name"), _dict(mode).get("name")),
+        ("release_kind", tuned.get("release_kind"), release_kind),
+    ):
+        if found != wanted:
+            raise PlanError(f"it was found for {what} {str(found)[:80]!r} and this is {str(wanted)[:80]!r}")
+    gain, setting = _dict(tuned.get("gain")), _dict(tuned.get("setting"))
+    if gain.get("confirmed") is not True:
+        return {}, ""
+    ratio = gain.get("ratio")
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 1 < ratio < 1000:
+        raise PlanError(f"its gain.ratio is {str(ratio)[:40]!r}; it must be a number above 1")
+    unknown = sorted(str(key)[:40] for key in set(setting) - set(TUNED))
+    if unknown or setting.get("decision") not in ("cache", "mmap"):
+        raise PlanError(f"its setting holds {unknown or setting.get('decision')!r}, which is no value of a setting")
+    try:
+        checked = check_overrides(setting)
+    except PlanError as error:
+        raise PlanError(f"its setting's {str(error).removeprefix('override ')}"[:400]) from None
+    when = str(tuned.get("when"))[:40]
+    return checked, f"measured {ratio - 1:.0%} faster than the plan's own setting on {when}"
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def make_plan(
     gguf: dict[str, Any],
     jetson: dict[str, Any],
     devfreq: dict[str, Any] | None = None,
     overrides: dict[str, Any] | None = None,
     measurements: Sequence[Any] = (),
+    tuned: dict[str, Any] | None = None,
+    model_sha256: str = "",
+    release_kind: str = "",
 ) -> dict[str, Any]:
-    """The plan, the same for the same arguments. Raises PlanError with the arithmetic."""
-    plan = _Planner(gguf, jetson, devfreq or {}, overrides or {}, measurements).plan()
+    """The plan, the same for the same arguments. Raises PlanError with the arithmetic.
+
+    `tuned` is a result of edge.moe.tune. Where it was found for this model, board, power mode and kind of release its
+    values stand below the overrides and above the rules; otherwise it is ignored and the reason says why.
+    """
+    overrides = overrides or {}
+
+    def planned(setting: dict[str, Any], why: str = "") -> dict[str, Any]:
+        return _Planner(gguf, jetson, devfreq or {}, overrides, measurements, setting, why).plan()
+
+    plan = planned({})
+    said = ""
+    if tuned:
+        try:
+            setting, why = _tuned_setting(tuned, jetson, model_sha256, release_kind)
+            if not setting:
+                said = "the search on this board found nothing faster than the plan's own setting."
+            elif {"decision", "cache_mib"} & set(plan["overridden"]) and plan["decision"] != setting["decision"]:
+                said = f"ignored: it is for {setting['decision']}, and an override wants {plan['decision']}."
+            else:
+                path = {"decision": setting["decision"]} if plan["decision"] != setting["decision"] else {}
+                rules = planned(path)
+                news = {key: value for key, value in setting.items() if value != rules.get(key, "auto")}
+                most = largest_cache_mib(rules, int(gguf["experts_total_bytes"]))
+                if news.get("cache_mib", 0) > most:
+                    raise PlanError(f"its cache of {news['cache_mib']} MiB is too large here, where {most} MiB fit")
+                plan = planned({**news, **path}, why)
+                said = f"{why}."
+        except PlanError as error:
+            said = f"ignored: {error}."
+    if said:
+        plan["reasons"]["tuned"] = said
     estimate = plan["estimate"]
     estimate["without_overrides"] = None
     if plan["overridden"]:
         try:
-            own = _Planner(gguf, jetson, devfreq or {}, {}, measurements).plan()["estimate"]["tokens_per_s"]
+            own = make_plan(gguf, jetson, devfreq, {}, measurements, tuned, model_sha256, release_kind)
         except PlanError:
             return plan
-        estimate["without_overrides"] = own
-        estimate["sentence"] += f" Without the overrides it would be {own:.1f}."
+        estimate["without_overrides"] = own["estimate"]["tokens_per_s"]
+        estimate["sentence"] += f" Without the overrides it would be {estimate['without_overrides']:.1f}."
     return plan

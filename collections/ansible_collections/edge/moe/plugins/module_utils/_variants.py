@@ -336,7 +336,7 @@ class Stage:
         answer = self.host.command(["systemctl", "show", f"--property={properties}", "--", unit], STOP_S)
         if answer.rc != 0:
             raise StageLost(f"systemd says nothing about {unit}: {answer.problem or answer.stderr.strip()[-300:]}")
-        return _measure.parse_unit_properties(answer.stdout)
+        return dict(line.split("=", 1) for line in answer.stdout.splitlines() if "=" in line)
 
     def _guard(self) -> str:
         return self._show(GUARD).get("ActiveState", "unknown")

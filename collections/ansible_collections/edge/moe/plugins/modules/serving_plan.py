@@ -37,7 +37,8 @@ options:
     description:
       - >-
         Values that win over the plan's own: C(decision) (V(resident), V(cache) or V(mmap)), C(cache_mib), C(threads),
-        C(io_depth), C(read_kib), C(read_ahead_kb), C(context), C(parallel), C(floor), C(n_gpu_layers), C(extra_args).
+        C(io_depth), C(read_kib), C(lookahead), C(read_ahead_kb), C(context), C(parallel), C(floor), C(n_gpu_layers),
+        C(extra_args).
       - Each is honoured and its consequence stated in RV(plan.reasons); one that cannot work is refused with the
         arithmetic.
       - An empty value leaves the plan's own.
@@ -52,9 +53,28 @@ options:
     type: list
     elements: dict
     default: []
+  tuned:
+    description:
+      - What M(edge.moe.tune) found, as the playbook C(edge.moe.tune) writes it. Where O(model_sha256), the board, its
+        power mode and O(release_kind) are those that it was found with and the gain was confirmed, its setting stands
+        above the plan's own values and below O(overrides), and RV(plan.reasons) say by how much it won and when.
+      - One that does not fit, or that is not what it should be, is ignored; C(reasons.tuned) says why.
+    type: dict
+    default: {}
+  model_sha256:
+    description:
+      - Hash of the model's file, to tell whether O(tuned) was found with it.
+    type: str
+    default: ""
+  release_kind:
+    description:
+      - Kind of llama.cpp's build, to tell whether O(tuned) was found with one of that kind.
+    type: str
+    default: ""
 seealso:
   - module: edge.moe.gguf_info
   - module: edge.moe.jetson_facts
+  - module: edge.moe.tune
 """
 
 EXAMPLES = r"""
@@ -101,6 +121,10 @@ plan:
       description: Largest single read of the cache.
       returned: always
       type: int
+    lookahead:
+      description: Whether the cache reads what the next layer will probably choose, V(0), V(1) or V(auto).
+      returned: when an override or a search has set it
+      type: str
     read_ahead_kb:
       description: Read-ahead of the drive that holds the model.
       returned: always
@@ -161,6 +185,11 @@ plan:
       returned: always
       type: list
       elements: str
+    tuned:
+      description: Names of the values that a search on the board has set.
+      returned: always
+      type: list
+      elements: str
 """
 
 from typing import Any
@@ -174,6 +203,9 @@ ARGUMENTS = {
     "devfreq": {"type": "dict", "default": {}},
     "overrides": {"type": "dict", "default": {}},
     "measurements": {"type": "list", "elements": "dict", "default": []},
+    "tuned": {"type": "dict", "default": {}},
+    "model_sha256": {"type": "str", "default": ""},
+    "release_kind": {"type": "str", "default": ""},
 }
 
 

@@ -27,7 +27,7 @@ PAGE, MARKDOWN = "report.html", "report.md"
 FILE_LIMIT = 64 * 1024 * 1024
 # The newest of each board; older ones stay where they are.
 HISTORY_LIMIT, RUNS_LIMIT = 60, 2
-LONGEST_TEXT = 400
+LONGEST_TEXT = 600
 WITHOUT_PLOTS = (
     "matplotlib is not installed where ansible-playbook runs ({error}): "
     "pip install 'matplotlib>=3.9' into that Python and run edge.moe.report again"

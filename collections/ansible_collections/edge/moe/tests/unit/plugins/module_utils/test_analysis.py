@@ -168,6 +168,17 @@ def test_throttling_swap_and_heat_are_told() -> None:
     assert "mmap:" not in told
 
 
+def test_unsteady_requests_few_prompts_and_short_answers_are_told() -> None:
+    run = run_of(leg("a", 1, {"x": 1.0, "y": 1.05}), leg("b", 1, {"x": 1.0, "y": 2.0}))
+    for entry in run["legs"]:
+        for request in entry["measurement"]["requests"]:
+            request["n_prompt"] = 30
+    told = "\n".join(_analysis.analyse(run)["warnings"])
+    assert "Decode varies between requests: b by 47%." in told
+    assert "Ratios rest on 2 prompts" in told
+    assert "30 tokens of prompt for 8 decoded ones" in told
+
+
 def test_load_and_depth_and_perplexity_are_tables() -> None:
     analysed = _analysis.analyse(samples.stages_run())
     assert [row["at_once"] for row in analysed["load"]] == [1, 2, 4, 8]

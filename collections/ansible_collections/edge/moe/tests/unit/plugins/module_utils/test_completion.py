@@ -243,6 +243,34 @@ def test_a_stream_that_drips_meets_the_limit_of_the_request(web: Any) -> None:
     assert time.monotonic() - began < 2
 
 
+def test_a_token_that_comes_does_not_wake_the_reader(web: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed: list[float] = []
+    feed = Stream.feed
+    monkeypatch.setattr(Stream, "feed", lambda self, part: (fed.append(time.monotonic()), feed(self, part))[1])
+
+    def parts() -> Iterator[bytes]:
+        for part in events(*"0123456789" * 5):
+            yield part
+            time.sleep(0.005)
+
+    web.answers["/completion"] = lambda _request: (200, parts())
+    result = client(web).complete("x", 50)
+    assert result["text"] == "0123456789" * 5
+    assert result["ttft_ms"] < 150 <= result["latency_ms"] < 1500
+    assert len(fed) > 2
+    assert fed[1] - fed[0] > 0.1  # where tokens are 5 ms apart
+
+
+def test_a_stream_that_stalls_after_its_first_token(web: Any) -> None:
+    def stall() -> Iterator[bytes]:
+        yield events("a", "b")[0]
+        web.release.wait(5)
+
+    web.answers["/completion"] = lambda _request: (200, stall())
+    with pytest.raises(MeasureError, match=r"did not answer a request within 0\.3 s \(after 1 tokens"):
+        client(web, 0.3).complete("x", 3)
+
+
 def test_an_error_before_the_stream_is_told(web: Any) -> None:
     web.answers["/completion"] = lambda _request: (400, b'{"error":{"message":"the prompt is too long"}}')
     with pytest.raises(MeasureError, match="answers 400: the prompt is too long"):

@@ -473,3 +473,130 @@ def test_no_plan_promises_memory_that_is_not_there(
         assert experts > 0
         assert (made["cache_mib"] - 1) * MIB <= total * MIB * _plan.CACHE_MAX_SHARE
     assert made["floor"] == (experts > 0 and made["decision"] != "resident")
+
+
+# What a search on the board has found
+
+TUNED: dict[str, Any] = {
+    "format": 1,
+    "model_sha256": "ab" * 32,
+    "board": "orin-nano-8gb",
+    "power_mode": {"name": "MAXN_SUPER", "id": 2},
+    "release_kind": "orin-nano-8gb-l4t-36.4.7-llama.cpp",
+    "when": "2026-11-29T12:00:00Z",
+    "gain": {"confirmed": True, "ratio": 1.134},
+    "setting": {
+        "decision": "cache",
+        "threads": 5,
+        "cache_mib": 2268,
+        "io_depth": 16,
+        "read_kib": 512,
+        "lookahead": "1",
+        "read_ahead_kb": 64,
+    },
+}
+MODE = {**ORIN_NANO, "power_mode": {"name": "MAXN_SUPER", "id": 0}}
+
+
+def tuned_plan(tuned: Any, gguf: dict[str, Any] = QWEN35B, **overrides: Any) -> dict[str, Any]:
+    release_kind = "orin-nano-8gb-l4t-36.4.7-llama.cpp"
+    return _plan.make_plan(gguf, MODE, {}, overrides, [], tuned, "ab" * 32, release_kind)
+
+
+def with_setting(**values: Any) -> dict[str, Any]:
+    return {**TUNED, "setting": {**TUNED["setting"], **values}}
+
+
+def test_a_tuned_setting_wins_over_the_rules_and_says_by_how_much_and_when() -> None:
+    made = tuned_plan(TUNED)
+    assert made["tuned"] == ["lookahead", "read_kib", "threads"]
+    assert (made["threads"], made["read_kib"], made["lookahead"]) == (5, 512, "1")
+    assert made["environment"]["EDGE_MOE_LOOKAHEAD"] == "1"
+    assert value_of(made["server_args"], "-t") == "5"
+    said = "measured 13% faster than the plan's own setting on 2026-11-29T12:00:00Z"
+    assert made["reasons"]["threads"].startswith(f"{said}; the plan had 4: ")
+    assert made["reasons"]["tuned"] == f"{said}."
+    assert made["reasons"]["io_depth"] == plan(QWEN35B)["reasons"]["io_depth"]
+    assert made["overridden"] == []
+
+
+def test_without_one_the_plan_is_what_it_was() -> None:
+    made = plan(QWEN35B)
+    assert made["tuned"] == []
+    assert "tuned" not in made["reasons"]
+    assert "EDGE_MOE_LOOKAHEAD" not in made["environment"]
+
+
+def test_a_tuned_path_other_than_the_planned_one() -> None:
+    made = tuned_plan(with_setting(cache_mib=1600), GPT_OSS_20B)
+    assert (made["decision"], made["cache_mib"]) == ("cache", 1600)
+    assert "faster than the plan's own setting" in made["reasons"]["decision"]
+    assert "the plan had mmap" in made["reasons"]["decision"]
+    back = tuned_plan({**TUNED, "setting": {"decision": "mmap", "threads": 9, "read_ahead_kb": 16}})
+    assert (back["decision"], back["threads"], back["cache_mib"], back["read_ahead_kb"]) == ("mmap", 9, 0, 16)
+
+
+def test_an_override_wins_over_a_tuned_value() -> None:
+    made = tuned_plan(TUNED, threads=7, lookahead="0")
+    assert (made["threads"], made["read_kib"], made["lookahead"]) == (7, 512, "0")
+    assert made["tuned"] == ["read_kib"]
+    assert made["reasons"]["threads"].startswith("set by an override; the plan had 4")
+    assert made["overridden"] == ["lookahead", "threads"]
+    for overrides in ({"decision": "mmap"}, {"cache_mib": 0}):
+        other = tuned_plan(TUNED, **overrides)
+        assert (other["decision"], other["tuned"]) == ("mmap", [])
+        assert other["reasons"]["tuned"] == "ignored: it is for cache, and an override wants mmap."
+
+
+@pytest.mark.parametrize(
+    ("tuned", "said"),
+    [
+        ({**TUNED, "model_sha256": "cd" * 32}, "it was found for model_sha256 'cdcd"),
+        ({**TUNED, "board": "orin-nx-16gb"}, "board 'orin-nx-16gb' and this is 'orin-nano-8gb'"),
+        ({**TUNED, "power_mode": {"name": "15W"}}, "power_mode '15W' and this is 'MAXN_SUPER'"),
+        ({**TUNED, "power_mode": "15W"}, "power_mode 'None'"),
+        ({**TUNED, "release_kind": "other"}, "release_kind 'other'"),
+        ({**TUNED, "format": 2}, "its format is '2'"),
+        ({"problem": "tuned/nano.json is no JSON"}, "tuned/nano.json is no JSON"),
+        ({**TUNED, "gain": {"confirmed": True, "ratio": "much"}}, "gain.ratio is 'much'"),
+        ({**TUNED, "gain": {"confirmed": True, "ratio": float("nan")}}, "gain.ratio is 'nan'"),
+        ({**TUNED, "setting": {"decision": "cache", "n_gpu_layers": 0}}, "its setting holds ['n_gpu_layers']"),
+        ({**TUNED, "setting": {"decision": "resident"}}, "its setting holds 'resident'"),
+        ({**TUNED, "setting": None}, "its setting holds None"),
+        (with_setting(threads=0), "its setting's threads is 0; it must be between 1 and 1024"),
+        (with_setting(threads=[4]), "threads is [4]; it must be a whole number"),
+        (with_setting(lookahead="2; reboot"), "lookahead is '2; reboot'"),
+        (with_setting(cache_mib=6000), "its cache of 6000 MiB is too large here, where"),
+        (with_setting(cache_mib=100), "a cache of 100 MiB is 0.18 token cycles"),
+    ],
+)
+def test_a_tuned_file_that_does_not_fit_is_ignored_and_the_reason_is_told(tuned: Any, said: str) -> None:
+    made = tuned_plan(tuned)
+    assert made["tuned"] == []
+    assert made["reasons"]["tuned"].startswith("ignored: ")
+    assert said in made["reasons"]["tuned"]
+    assert len(made["reasons"]["tuned"]) < 600
+    del made["reasons"]["tuned"]
+    assert made == plan(QWEN35B)
+
+
+def test_a_search_without_a_gain_leaves_the_plan_alone() -> None:
+    made = tuned_plan({**TUNED, "gain": {"confirmed": False, "ratio": 1.01}})
+    assert made["tuned"] == []
+    assert made["reasons"]["tuned"] == "the search on this board found nothing faster than the plan's own setting."
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+        max_leaves=6,
+    ),
+    st.sampled_from([*TUNED, *TUNED["setting"]]),
+)
+@settings(deadline=None)
+def test_no_tuned_file_breaks_the_plan(value: Any, key: str) -> None:
+    broken = with_setting(**{key: value}) if key in TUNED["setting"] else {**TUNED, key: value}
+    made = tuned_plan(broken)
+    assert made["decision"] in ("cache", "mmap")
+    assert 1 <= made["threads"] <= 1024

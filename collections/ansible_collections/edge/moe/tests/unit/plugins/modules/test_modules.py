@@ -96,7 +96,7 @@ def test_every_value_of_a_plan_and_a_header_is_documented(run: Run, gguf: Any, t
     header = run(gguf_info, path=str(path))["gguf"]
     assert set(header) == documented(yaml.safe_load(gguf_info.RETURN)) - {"gguf"}
     board = {"memory": {"total_bytes": 8 << 30}, "cores": 6, "cuda": None}
-    plan = run(serving_plan, gguf=header, jetson=board)["plan"]
+    plan = run(serving_plan, gguf=header, jetson=board, overrides={"lookahead": "auto"})["plan"]
     assert set(plan) == documented(yaml.safe_load(serving_plan.RETURN)) - {"plan"}
     judged = run(verdict, reference={}, served={}, plan=plan)["verdict"]
     assert set(judged) == documented(yaml.safe_load(verdict.RETURN)) - {"verdict"}
