@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The pages under docs/modules are those that the modules' own documentation makes."""
+"""The pages under docs/modules are those that the modules' own documentation makes, and a table that of the code."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def test_no_page_is_left_of_what_is_gone() -> None:
     assert set(docs.PAGES.glob("*.md")) == {path for path, _text in docs.pages()}
     recorded = {path.stem for path in (docs.PAGES / "output").iterdir()}
     assert recorded == {path.stem for path, _text in docs.pages()}
+
+
+def test_the_table_of_the_verdicts_classes_is_that_of_the_code() -> None:
+    text = docs.VERDICTS.read_text()
+    assert docs.verdicts(text) == text, "run make docs"
+    assert text.count("| `text_differs` |") == 1
 
 
 def test_every_page_is_linked_from_the_overview() -> None:

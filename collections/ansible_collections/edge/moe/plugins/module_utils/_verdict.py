@@ -43,7 +43,7 @@ CLASSES: dict[str, Class] = {
         "lines of the server's journal since it was started",
         "free memory (desktop, other containers), lower `context` or `n_gpu_layers` in llama_server_overrides; after a "
         "crash of the driver restart the board",
-        ("cpu_fallback", "out_of_memory", "incomplete"),
+        ("cpu_fallback", "incomplete"),
     ),
     "out_of_memory": Class(
         "the kernel killed the server, or a part of it, for lack of memory",

@@ -110,7 +110,7 @@ def server(case: Case) -> Iterator[Finding]:
         log, memory = mapping(measurement.get("log")), mapping(measurement.get("memory"))
         nvmap, cuda = count(log.get("nvmap_errors")), count(log.get("cuda_errors"))
         if nvmap > 0 or cuda > 0:
-            first = _first_line(log, "nvmap_error") or _first_line(log, "cuda_error")
+            first = _first_line(log, "nvmap_errors") or _first_line(log, "cuda_errors")
             yield Finding(
                 "nvmap_error",
                 f"the {name} server's journal has {nvmap:.0f} lines of NvMap and {cuda:.0f} of CUDA errors{first}",

@@ -360,7 +360,7 @@ def test_a_server_that_never_started() -> None:
 
 def test_the_log_line_is_shown_on_one_line() -> None:
     measurement = change("log.nvmap_errors", 1)
-    measurement["log"]["first"] = {"nvmap_error": "NvMap\nerror \x1b[31m12" + "x" * 999}
+    measurement["log"]["first"] = {"nvmap_errors": "NvMap\nerror \x1b[31m12" + "x" * 999}
     evidence = _verdict.judge(reference(), measurement, GPU_PLAN)["failures"][0]["evidence"]
     assert "first: NvMap error ?[31m12" in evidence
     assert len(evidence) < 400
