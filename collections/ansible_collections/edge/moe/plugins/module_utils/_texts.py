@@ -34,9 +34,10 @@ def by_prompt(measurement: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _tokens(request: dict[str, Any]) -> list[Any]:
-    tokens = request.get("tokens")
-    return tokens if isinstance(tokens, list) else []
+def _known(first: dict[str, Any], other: dict[str, Any], key: str, kind: type) -> tuple[Any, Any] | None:
+    """A value of both requests; None where one has none to compare."""
+    pair = (first.get(key), other.get(key))
+    return pair if all(isinstance(value, kind) for value in pair) else None
 
 
 def _describe_difference(
@@ -52,7 +53,7 @@ def _describe_difference(
             f"{where}: character {difference['character']}: ...{difference['reference']!r} against "
             f"...{difference['served']!r}"
         )
-    first_tokens, other_tokens = _tokens(first), _tokens(other)
+    first_tokens, other_tokens = _known(first, other, "tokens", list) or ([], [])
     if first_tokens != other_tokens:
         place = next(
             (index for index, pair in enumerate(zip(first_tokens, other_tokens, strict=False)) if pair[0] != pair[1]),
@@ -62,7 +63,8 @@ def _describe_difference(
             f"{where}: the texts look alike and token {place} differs: {line(first_tokens[place : place + 3])} against "
             f"{line(other_tokens[place : place + 3])}"
         )
-    if first.get("text_sha256") != other.get("text_sha256"):
+    hashes = _known(first, other, "text_sha256", str)
+    if hashes and hashes[0] != hashes[1]:
         return f"{where}: the texts look alike and their bytes differ"
     return None
 

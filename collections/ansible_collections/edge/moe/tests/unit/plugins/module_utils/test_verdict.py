@@ -191,6 +191,14 @@ def test_a_reference_that_does_not_repeat_is_found() -> None:
     assert "the reference itself does not repeat" in verdict["failures"][0]["evidence"]
 
 
+@pytest.mark.parametrize("key", ["tokens", "text_sha256"])
+def test_what_one_side_did_not_record_is_not_compared(key: str) -> None:
+    old = reference()
+    for request in old["requests"]:
+        del request[key]
+    assert _verdict.judge(old, served(), PLAN)["passed"] is True
+
+
 def test_prompts_that_are_missing_on_one_side() -> None:
     fewer = served()
     fewer["requests"] = [request for request in fewer["requests"] if request["id"] != "ko-1"]
