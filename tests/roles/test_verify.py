@@ -102,3 +102,4 @@ def test_a_server_that_is_not_there_leaves_a_result_that_says_so(playbook: Playb
     assert played.rc == 2
     assert "is not ready after 1 s" in result["verdict"]["failures"][0]["evidence"]
     assert result["served"]["requests"] == []
+    assert result["served"]["started"].endswith("Z")
