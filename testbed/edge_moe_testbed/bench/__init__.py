@@ -27,6 +27,7 @@ BENCHES = (
     "floor_call_us",
     "health_fleet",
     "plan_error",
+    "measure_cost",
 )
 
 

@@ -20,6 +20,7 @@ import time
 from typing import NamedTuple
 
 READ_LIMIT = 64 * 1024
+NUMBER_LIMIT = 32
 COMMAND_OUTPUT_LIMIT = 1024 * 1024
 COMMAND_TIMEOUT_S = 5.0
 # Tools of a board that are not in the PATH of a non-interactive session.
@@ -67,17 +68,95 @@ def read_bounded(path: str, limit: int = READ_LIMIT) -> bytes | None:
         os.close(descriptor)
 
 
-def run_command(argv: list[str], timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:
-    """Run a command with closed input, a time limit and bounded output; its whole process group dies with it."""
+class HeldFile:
+    """A small kernel file that is kept open and read again and again; false where there is none."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor: int | None = None
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            self._descriptor = descriptor
+        else:
+            os.close(descriptor)
+
+    def __bool__(self) -> bool:
+        return self._descriptor is not None
+
+    def number(self) -> int | None:
+        """The whole number that the file holds now; None while it holds none, or when its device has gone."""
+        if self._descriptor is None:
+            return None
+        try:
+            data = os.pread(self._descriptor, NUMBER_LIMIT, 0)
+            return int(data) if len(data) < NUMBER_LIMIT else None
+        except (OSError, ValueError):
+            return None
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def command_environment() -> dict[str, str]:
     environment = dict(os.environ, LC_ALL="C")
     environment["PATH"] = environment.get("PATH", "") + ":" + EXTRA_PATH
+    return environment
+
+
+class Lines:
+    """A command that prints a line now and then until it is stopped."""
+
+    def __init__(self, argv: list[str]) -> None:
+        """An OSError where the command cannot be started."""
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=command_environment(),
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
+        self._stdout = self._process.stdout
+        os.set_blocking(self._stdout.fileno(), False)
+        self._rest = b""
+
+    def take(self) -> list[str]:
+        """The whole lines since the last call; it never waits. What has no end within the limit is dropped."""
+        try:
+            data = os.read(self._stdout.fileno(), READ_LIMIT)
+        except OSError:
+            return []
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-READ_LIMIT:]
+        return [decode(line) for line in lines]
+
+    def stop(self) -> None:
+        """End it and what it started. Should this process be killed first, the closed pipe ends it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._stdout.close()
+
+
+def run_command(argv: list[str], timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:
+    """Run a command with closed input, a time limit and bounded output; its whole process group dies with it."""
     try:
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment,
+            env=command_environment(),
             start_new_session=True,
         )
     except FileNotFoundError:
@@ -155,6 +234,10 @@ class Host:
         except ValueError:
             return None
 
+    def hold(self, path: str) -> HeldFile:
+        """A file to be sampled. Whoever holds it closes it."""
+        return HeldFile(self.path(path))
+
     def link_target(self, path: str) -> str | None:
         try:
             return os.readlink(self.path(path))
@@ -163,6 +246,13 @@ class Host:
 
     def command(self, argv: list[str], timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:
         return run_command(argv, timeout_s)
+
+    def lines(self, argv: list[str]) -> Lines | None:
+        """A command that goes on printing, or None where there is none of that name. Whoever starts it stops it."""
+        try:
+            return Lines(argv)
+        except OSError:
+            return None
 
     def cpu_count(self) -> int:
         return os.cpu_count() or 1

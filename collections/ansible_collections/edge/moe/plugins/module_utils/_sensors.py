@@ -77,25 +77,30 @@ def parse_smart_log(text: str) -> dict[str, int] | None:
     return known or None
 
 
+def thermal_zone_dirs(host: Host) -> list[str]:
+    """Where the zones are, in the order of `thermal_zones`."""
+    base = "/sys/class/thermal"
+    entries = [name for name in host.entries(base) if re.fullmatch(r"thermal_zone\d{1,4}", name)]
+    return [f"{base}/{name}" for name in sorted(entries, key=lambda name: int(name[len("thermal_zone") :]))[:MAX_ZONES]]
+
+
 def thermal_zones(host: Host) -> list[dict[str, Any]]:
     """Zones with name, temperature and the lowest trip point that throttles or stops the board, in degrees Celsius."""
     zones: list[dict[str, Any]] = []
-    base = "/sys/class/thermal"
-    entries = [name for name in host.entries(base) if re.fullmatch(r"thermal_zone\d{1,4}", name)]
-    for entry in sorted(entries, key=lambda name: int(name[len("thermal_zone") :]))[:MAX_ZONES]:
+    for zone in thermal_zone_dirs(host):
         trips: dict[str, float] = {}
         for number in range(16):
-            kind = host.read_text(f"{base}/{entry}/trip_point_{number}_type", 64)
+            kind = host.read_text(f"{zone}/trip_point_{number}_type", 64)
             if kind is None:
                 break
-            degrees = parse_millidegrees(host.read_text(f"{base}/{entry}/trip_point_{number}_temp", 64))
+            degrees = parse_millidegrees(host.read_text(f"{zone}/trip_point_{number}_temp", 64))
             # A trip point of zero or less is one that is switched off.
             if degrees is not None and degrees > 0:
                 trips[kind] = min(degrees, trips.get(kind, degrees))
         zones.append(
             {
-                "name": host.read_text(f"{base}/{entry}/type", 64) or entry,
-                "celsius": parse_millidegrees(host.read_text(f"{base}/{entry}/temp", 64)),
+                "name": host.read_text(f"{zone}/type", 64) or zone.rpartition("/")[2],
+                "celsius": parse_millidegrees(host.read_text(f"{zone}/temp", 64)),
                 "hot_celsius": min((trips[kind] for kind in ("hot", "critical") if kind in trips), default=None),
             }
         )

@@ -10,11 +10,13 @@ short_description: Measure a llama-server on its board
 version_added: 1.0.0
 description:
   - Sends prompts to a llama-server, greedily and without its prompt cache, and records for each request the server's
-    own speeds, the
-    text and its tokens, the bytes read from the drive and the major page faults.
-  - Samples the GPU clock every 20 ms while requests run, and once more after O(settle_s) without any.
-  - Records what the expert cache and the clock-floor service did meanwhile, and the swap limit of the server's
-    control group.
+    own speeds, the time to the first token by this side's clock, the text and its tokens, the bytes read from the
+    drive and the major page faults.
+  - Samples the GPU clock every 20 ms while requests run, and once more after O(settle_s) without any. The GPU's load
+    is sampled every 0.1 s, the CPUs' clocks and caps every 0.2 s, the board's power every 0.25 s (by C(tegrastats)
+    every 0.5 s), cooling devices and the server's swap every 0.5 s, and temperatures every second.
+  - Records what the expert cache and the clock-floor service did meanwhile, the swap limit of the server's
+    control group, and what the server's journal says of the GPU.
 author:
   - edge.moe developers
 attributes:
@@ -59,6 +61,11 @@ options:
   rounds:
     description:
       - How often the whole list is sent.
+    type: int
+    default: 1
+  at_once:
+    description:
+      - How many requests are under way at any time, 1 to 64. The server needs as many slots (C(--parallel)).
     type: int
     default: 1
   block_device:
@@ -124,10 +131,12 @@ measurement:
       type: bool
     requests:
       description: >-
-        One entry for each request, with C(id), C(lang), C(round), C(text), C(text_sha256), C(tokens), C(n_prompt),
-        C(n_decoded),
-        C(decode_tokens_per_s), C(prefill_tokens_per_s), C(prefill_ms), C(decode_ms), C(nvme_bytes) and
-        C(major_faults).
+        One entry for each request, in the order in which they ended, with C(id), C(lang), C(round), C(at_once),
+        C(started_s) (since the first was sent), C(text), C(text_sha256), C(tokens), C(n_prompt), C(n_decoded),
+        C(decode_tokens_per_s), C(prefill_tokens_per_s), C(prefill_ms), C(decode_ms), and by this side's clock
+        C(ttft_ms) until the first text arrived (V(null) where the answer came in one piece) and C(latency_ms) of the
+        whole; C(nvme_bytes) and C(major_faults), V(null) where several requests run at once. Of a character that takes
+        several tokens C(tokens) has the last, as a server streams no other.
       returned: always
       type: list
       elements: dict
@@ -143,6 +152,22 @@ measurement:
       description: Median over the requests.
       returned: always
       type: float
+    ttft_ms:
+      description: Median over the requests.
+      returned: always
+      type: float
+    at_once:
+      description: As asked for.
+      returned: always
+      type: int
+    wall_s:
+      description: Seconds from the first request to the end of the last.
+      returned: always
+      type: float
+    total_decoded:
+      description: Tokens decoded in all requests.
+      returned: always
+      type: int
     nvme_bytes:
       description: Bytes read from the drive during the requests.
       returned: always
@@ -153,9 +178,43 @@ measurement:
       type: int
     gpu:
       description: >-
-        The GPU clock during requests, with C(max_hz_seen), C(min_hz_seen), C(share_at_max), C(samples), the table's
-        C(lowest_hz) and
-        C(highest_hz), and C(after_hold_hz) and C(after_hold_min_freq_hz) after the wait. V(null) without a GPU node.
+        The GPU clock during requests, with C(max_hz_seen), C(min_hz_seen), C(share_at_max), C(shares) (part of the
+        samples by clock in Hz), C(samples), the table's C(lowest_hz) and C(highest_hz), C(load) (C(mean) and C(max),
+        0 to 1, or V(null)), and C(after_hold_hz) and C(after_hold_min_freq_hz) after the wait. V(null) without a GPU
+        node.
+      returned: always
+      type: dict
+    cpu:
+      description: >-
+        The CPUs during requests, with C(clocks_khz) (part of the samples by clock in kHz), C(allowed_khz) (the lowest
+        cap of any CPU), C(full_khz) (what the fastest CPU is made for) and C(lowest_allowed_share) (part of the samples
+        with a CPU capped below that, or below its first cap). V(null) without cpufreq.
+      returned: always
+      type: dict
+    power:
+      description: >-
+        The board's input power during requests, with C(source) (V(hwmon) or V(tegrastats)), C(rail), C(mean_w),
+        C(max_w), C(samples) and C(joules) (the mean times the seconds during which requests ran). V(null) where no
+        source has the rail VDD_IN.
+      returned: always
+      type: dict
+    heat:
+      description: >-
+        The hottest reading during requests, with C(max_celsius), its C(zone), and C(hot_celsius) at which that zone
+        throttles or stops the board. V(null) without a thermal zone.
+      returned: always
+      type: dict
+    throttle:
+      description: >-
+        C(events), how often the kernel counted an over-current or thermal event meanwhile, by the counter's name, and
+        C(cooling), the highest state by type of each cooling device that acts on clocks. Both hold what was above 0.
+      returned: always
+      type: dict
+    memory:
+      description: >-
+        Of the unit's control group, each V(null) where the kernel does not tell: C(oom_kills), processes killed for
+        want of memory meanwhile, C(swap_bytes), the most that was in swap during requests, and C(peak_bytes), the most
+        memory since the unit was started.
       returned: always
       type: dict
     cache:
@@ -181,6 +240,13 @@ measurement:
       description: Whether the machine has any swap on.
       returned: always
       type: bool
+    log:
+      description: >-
+        What the unit's journal says since its start, with the number of C(lines) read, C(nvmap_errors), C(cuda_errors),
+        C(gpu_layers) (layers on the GPU, of how many; or V(null)), C(no_gpu) (it says that no usable GPU was found) and
+        C(first), the first line of each of these kinds. V(null) without a journal.
+      returned: always
+      type: dict
     unit:
       description: The unit that was measured.
       returned: always
@@ -221,6 +287,7 @@ def main() -> None:
             },
             "n_predict": {"type": "int", "default": 256},
             "rounds": {"type": "int", "default": 1},
+            "at_once": {"type": "int", "default": 1},
             "block_device": {"type": "str"},
             "unit": {"type": "str"},
             "settle_s": {"type": "float", "default": 3.0},
@@ -248,7 +315,9 @@ def main() -> None:
             params["settle_s"],
             (lambda result: _measure.write_result(dest, result)) if dest else None,
         )
-        measurement = session.run(params["prompts"], params["n_predict"], params["rounds"], params["ready_s"])
+        measurement = session.run(
+            params["prompts"], params["n_predict"], params["rounds"], params["ready_s"], params["at_once"]
+        )
     except _measure.MeasureError as error:
         module.fail_json(msg=str(error))
     except OSError as error:

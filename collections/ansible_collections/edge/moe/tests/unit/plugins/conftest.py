@@ -8,12 +8,12 @@ import json
 import re
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.edge.moe.plugins.module_utils._host import CommandResult, Host
+from ansible_collections.edge.moe.plugins.module_utils._host import CommandResult, Host, Lines
 
 # value type numbers of GGUF
 _U32, _F32, _BOOL, _STRING, _ARRAY, _U64 = 4, 6, 7, 8, 9, 10
@@ -25,6 +25,11 @@ class FakeHost(Host):
     def __init__(self, root: Path, commands: dict[str, CommandResult]) -> None:
         super().__init__(str(root))
         self.commands = commands
+        self.programs: dict[str, list[str]] = {}
+
+    def lines(self, argv: list[str]) -> Lines | None:
+        program = self.programs.get(argv[0])
+        return Lines([*program, *argv[1:]]) if program else None
 
     def command(self, argv: list[str], timeout_s: float = 5.0) -> CommandResult:
         return self.commands.get(argv[0].rsplit("/", 1)[-1], CommandResult(None, "", "", "not found"))
@@ -143,7 +148,8 @@ class Web:
         self.etag = '"1"'
         self.requests: list[tuple[str, str | None]] = []
         self.bodies: list[dict[str, Any]] = []
-        self.answers: dict[str, Callable[[dict[str, Any] | None], tuple[int, bytes]]] = {}
+        # Bytes are a whole answer; several are streamed chunk by chunk, and None among them breaks the answer off.
+        self.answers: dict[str, Callable[[dict[str, Any] | None], tuple[int, bytes | Iterable[bytes | None]]]] = {}
         self.release = threading.Event()
         self.url = ""
 
@@ -165,14 +171,29 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.web.bodies.append(body)
-        self._send(*self.web.answers[self.path](body))
+        self._answer(self.web.answers[self.path](body))
+
+    def _answer(self, answer: tuple[int, bytes | Iterable[bytes | None]]) -> None:
+        status, content = answer
+        if isinstance(content, bytes):
+            self._send(status, content)
+            return
+        self.send_response(status)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for part in content:
+            if part is None:
+                return
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+        self.wfile.write(b"0\r\n\r\n")
 
     def do_GET(self) -> None:
         web = self.web
         asked = self.headers.get("Range")
         web.requests.append((self.path, asked))
         if self.path in web.answers:
-            self._send(*web.answers[self.path](None))
+            self._answer(web.answers[self.path](None))
             return
         content = web.files.get(self.path)
         if content is None:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.edge.moe.plugins.module_utils import _measure
+from ansible_collections.edge.moe.plugins.module_utils import _measure, _server_unit, _watch
 from ansible_collections.edge.moe.plugins.module_utils._host import CommandResult, Host
-from hypothesis import given
-from hypothesis import strategies as st
 
 PROMPTS = [
     {"id": "en-1", "lang": "en", "text": "Why does a river bend?"},
@@ -19,22 +19,25 @@ PROMPTS = [
 ]
 GPU = "/sys/class/devfreq/17000000.gpu"
 UNIT = "edge-moe-server.service"
+GROUP = f"/sys/fs/cgroup/edge.slice/edge-moe.slice/{UNIT}"
 
 
-def answer(**more: Any) -> dict[str, Any]:
-    return {
-        "content": "물은 흐른다",
-        "tokens": [5, 6, 7],
-        "timings": {
-            "prompt_n": 9,
-            "prompt_ms": 90.0,
-            "prompt_per_second": 100.0,
-            "predicted_n": 3,
-            "predicted_ms": 300.0,
-            "predicted_per_second": 10.0,
-        },
-        **more,
-    }
+TIMINGS = {
+    "prompt_n": 9,
+    "prompt_ms": 90.0,
+    "prompt_per_second": 100.0,
+    "predicted_n": 3,
+    "predicted_ms": 300.0,
+    "predicted_per_second": 10.0,
+}
+
+
+def streamed(text: str) -> list[bytes]:
+    events = [
+        {"content": text, "tokens": [5, 6, 7], "stop": False},
+        {"content": "", "tokens": [], "stop": True, "timings": TIMINGS},
+    ]
+    return [f"data: {json.dumps(event)}\n\n".encode() for event in events]
 
 
 def as_json(status: int, body: Any) -> Callable[[Any], tuple[int, bytes]]:
@@ -51,86 +54,6 @@ def test_block_stat() -> None:
     assert _measure.parse_block_stat("1 2 x 4") is None
 
 
-def test_major_faults_behind_any_name() -> None:
-    rest = "S 1 70 70 0 -1 4194304 25500 0 4321 0 100 50 0 0 20 0 9 0 1234 1 2"
-    for name in ("llama-server", "a) b (c", "x y", "((", ""):
-        assert _measure.parse_major_faults(f"70 ({name}) {rest}") == 4321
-    assert _measure.parse_major_faults("") is None
-    assert _measure.parse_major_faults("70 (a) S 1") is None
-
-
-def test_unified_mount() -> None:
-    assert _measure.parse_unified_mount("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0") == "/sys/fs/cgroup"
-    hybrid = "tmpfs /sys/fs/cgroup tmpfs ro 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n"
-    assert _measure.parse_unified_mount(hybrid) == "/sys/fs/cgroup/unified"
-    assert _measure.parse_unified_mount("") is None
-
-
-def test_an_answer() -> None:
-    parsed = _measure.parse_answer(200, json.dumps(answer()).encode())
-    assert parsed["text"] == "물은 흐른다"
-    assert parsed["tokens"] == [5, 6, 7]
-    assert (parsed["n_decoded"], parsed["n_prompt"]) == (3, 9)
-    assert (parsed["decode_tokens_per_s"], parsed["prefill_tokens_per_s"], parsed["prefill_ms"]) == (10.0, 100.0, 90.0)
-    assert parsed["text_sha256"] == hashlib.sha256("물은 흐른다".encode()).hexdigest()
-
-
-def test_texts_that_are_no_utf8_differ_in_their_hash() -> None:
-    def body(raw: bytes) -> bytes:
-        return json.dumps(answer(content="X")).encode().replace(b'"X"', b'"' + raw + b'"')
-
-    one, two = _measure.parse_answer(200, body(b"\xff")), _measure.parse_answer(200, body(b"\xfe"))
-    assert "\ufffd" in one["text"]
-    assert one["text_sha256"] != two["text_sha256"]
-    half = _measure.parse_answer(200, body(b"\\ud800"))
-    half["text"].encode()
-
-
-def test_one_token_has_no_rate() -> None:
-    timings = {**answer()["timings"], "predicted_n": 1, "predicted_per_second": 1e6}
-    assert _measure.parse_answer(200, json.dumps(answer(timings=timings)).encode())["decode_tokens_per_s"] is None
-    timings = {**answer()["timings"], "predicted_per_second": float("inf")}
-    assert _measure.parse_answer(200, json.dumps(answer(timings=timings)).encode())["decode_tokens_per_s"] is None
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "says"),
-    [
-        (503, b'{"error":{"code":503,"message":"Loading model"}}', "answers 503: Loading model"),
-        (500, b"<html>", "no JSON"),
-        (200, b"[]", "answers 200"),
-        (200, b'{"content":"x"}', "no timings"),
-        (200, b"", "no JSON"),
-    ],
-)
-def test_answers_that_are_none(status: int, body: bytes, says: str) -> None:
-    with pytest.raises(_measure.MeasureError, match=says):
-        _measure.parse_answer(status, body)
-
-
-@given(st.binary(max_size=200))
-def test_any_answer_is_read_or_refused(body: bytes) -> None:
-    with pytest.raises(_measure.MeasureError):
-        _measure.parse_answer(200, body)
-
-
-@given(st.text(max_size=200))
-def test_any_text_passes_the_parsers(text: str) -> None:
-    _measure.parse_block_stat(text)
-    _measure.parse_major_faults(text)
-    _measure.parse_unified_mount(text)
-    _measure.parse_unit_properties(text)
-
-
-def test_clock_summary() -> None:
-    summary = _measure.summarise_clock({306_000_000: 20, 1_019_900_000: 80}, 306_000_000, 1_020_000_000)
-    assert summary is not None
-    assert summary["share_at_max"] == 0.8
-    assert summary["max_hz_seen"] == 1_019_900_000
-    assert summary["samples"] == 100
-    assert _measure.summarise_clock({}, 1, 2) is None
-
-
 def test_deltas() -> None:
     before = {"hits": {"decode": 10, "prefill": 0}, "errors": None, "tokens": 4}
     after = {"hits": {"decode": 25, "prefill": 1}, "errors": 3, "tokens": 9}
@@ -145,6 +68,7 @@ class Board:
 
     def __init__(self, host: Any, web: Any) -> None:
         self.host, self.web, self.count = host, web, 0
+        self.lock, self.alive = threading.Lock(), True
         self.write_counters()
         self.text = "물은 흐른다"
         web.answers["/health"] = as_json(200, {"status": "ok"})
@@ -158,7 +82,8 @@ class Board:
     def write_counters(self) -> None:
         n = self.count
         self.write("/sys/class/block/nvme0n1/stat", f"1 0 {2000 * n} 0 0 0 0 0 0 0 0\n")
-        self.write("/proc/77/stat", f"77 (llama-server) S 1 7 7 0 -1 0 1 0 {30 * n} 0 1 1 0 0 20\n")
+        if self.alive:
+            self.write("/proc/77/stat", f"77 (llama-server) S 1 7 7 0 -1 0 1 0 {30 * n} 0 1 1 0 0 20\n")
         self.write(
             "/run/edge-moe/cache-77.prom",
             'edge_moe_cache_info{pid="77",mode="cache",reason=""} 1\n'
@@ -171,13 +96,20 @@ class Board:
             f"edge_moe_clock_floor_transitions_total {2 * n}\nedge_moe_clock_floor_raised 0\n",
         )
 
-    def complete(self, _request: Any) -> tuple[int, bytes]:
-        self.write(f"{GPU}/cur_freq", "1020000000\n")
-        self.web.release.wait(0.15)
-        self.count += 1
-        self.write_counters()
-        self.write(f"{GPU}/cur_freq", "306000000\n")
-        return 200, json.dumps(answer(content=self.text)).encode()
+    def complete(self, _request: Any) -> tuple[int, Iterator[bytes]]:
+        def parts() -> Iterator[bytes]:
+            self.write(f"{GPU}/cur_freq", "1020000000\n")
+            first, last = streamed(self.text)
+            time.sleep(0.05)
+            yield first
+            time.sleep(0.1)
+            with self.lock:
+                self.count += 1
+                self.write_counters()
+            self.write(f"{GPU}/cur_freq", "306000000\n")
+            yield last
+
+        return 200, parts()
 
 
 @pytest.fixture
@@ -191,9 +123,15 @@ def board(make_host: Callable[..., Host], web: Any) -> Board:
             f"{GPU}/cur_freq": "306000000\n",
             "/proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n",
             "/proc/swaps": "Filename Type Size Used Priority\n/dev/zram0 partition 100 0 5\n",
-            f"/sys/fs/cgroup/edge.slice/edge-moe.slice/{UNIT}/memory.swap.max": "0\n",
+            f"{GROUP}/memory.swap.max": "0\n",
+            f"{GROUP}/memory.swap.current": "4096\n",
+            f"{GROUP}/memory.events": "oom 0\noom_kill 0\n",
+            f"{GROUP}/memory.peak": "700000000\n",
         },
-        {"systemctl": f"MainPID=77\nControlGroup=/edge.slice/edge-moe.slice/{UNIT}\n"},
+        {
+            "systemctl": f"MainPID=77\nControlGroup=/edge.slice/edge-moe.slice/{UNIT}\nInvocationID={'a1' * 16}\n",
+            "journalctl": "load_tensors: offloaded 0/25 layers to GPU\n",
+        },
     )
     return Board(host, web)
 
@@ -228,7 +166,72 @@ def test_a_measurement(board: Board) -> None:
     assert gpu["share_at_max"] > 0.5
     assert gpu["samples"] >= 4
     assert (gpu["after_hold_hz"], gpu["node"]) == (306_000_000, "17000000.gpu")
+    assert gpu["shares"]["1020000000"] == gpu["share_at_max"]
     assert result["warnings"] == []
+    for request in result["requests"]:
+        assert request["at_once"] == 1
+        assert 50 <= request["ttft_ms"] < 150 <= request["latency_ms"] < 1000
+    started = [request["started_s"] for request in result["requests"]]
+    assert started == sorted(started)
+    assert started[0] < 0.1
+    assert started[3] >= 0.45
+    assert result["ttft_ms"] >= 50
+    assert (result["at_once"], result["total_decoded"]) == (1, 12)
+    assert 0.6 <= result["wall_s"] < 5
+    assert result["memory"] == {"oom_kills": 0, "swap_bytes": 4096, "peak_bytes": 700_000_000}
+    assert result["log"]["gpu_layers"] == [0, 25]
+    assert result["throttle"] == {"events": {}, "cooling": {}}
+
+
+def test_several_requests_at_once(board: Board) -> None:
+    saved: list[int] = []
+    run = session(board, lambda result: saved.append(len(result["requests"])))
+    result = run.run([{"id": f"p{n}", "text": "x"} for n in range(4)], 3, 2, 5.0, at_once=4)
+    assert saved == [1, 2, 3, 4, 5, 6, 7, 8, 8]
+    assert sorted((r["id"], r["round"]) for r in result["requests"]) == [(f"p{n}", r) for n in range(4) for r in (1, 2)]
+    assert {request["at_once"] for request in result["requests"]} == {4}
+    # Two waves of 0.15 s each, where one after the other would take 1.2 s.
+    assert 0.3 <= result["wall_s"] < 0.9
+    assert result["total_decoded"] == 24
+    # What one of them read cannot be told, only what all did.
+    assert {request["nvme_bytes"] for request in result["requests"]} == {None}
+    assert {request["major_faults"] for request in result["requests"]} == {None}
+    assert result["nvme_bytes"] == 8 * 2000 * 512
+    assert result["major_faults"] == 8 * 30
+
+
+def test_a_server_with_fewer_slots_is_told(board: Board) -> None:
+    board.web.answers["/props"] = as_json(200, {"total_slots": 1})
+    result = session(board).run(PROMPTS, 3, 1, 5.0, at_once=2)
+    assert "works on 1 requests at once" in result["warnings"][0]
+    assert session(board).run(PROMPTS[:1], 3, 1, 5.0)["warnings"] == []
+
+
+@pytest.mark.parametrize("at_once", [0, -1, 65])
+def test_how_many_at_once_is_bounded(board: Board, at_once: int) -> None:
+    with pytest.raises(_measure.MeasureError, match=f"at_once is {at_once}; it must be between 1 and 64"):
+        session(board).run(PROMPTS, 3, 1, 5.0, at_once=at_once)
+
+
+def test_one_that_fails_ends_those_that_wait(board: Board) -> None:
+    asked: list[str] = []
+
+    def fail_second(request: Any) -> Any:
+        asked.append(request["prompt"])
+        return (500, b'{"error":{"message":"compute error"}}') if len(asked) == 2 else board.complete(request)
+
+    board.web.answers["/completion"] = fail_second
+    saved: list[dict[str, Any]] = []
+    before = threading.active_count()
+    with pytest.raises(_measure.MeasureError, match="compute error"):
+        session(board, saved.append).run([{"id": str(n), "text": "x"} for n in range(20)], 3, 1, 5.0, at_once=2)
+    assert len(asked) <= 4
+    assert saved[-1]["complete"] is False
+    # The server of the test keeps its own threads for a moment.
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
 
 
 def test_a_power_mode_caps_what_counts_as_highest(board: Board) -> None:
@@ -251,11 +254,15 @@ def test_a_cache_that_starts_to_write_during_the_run_counts_from_zero(board: Boa
 
 def test_a_machine_with_nothing_gives_nulls(make_host: Callable[..., Host], web: Any) -> None:
     web.answers["/health"] = as_json(200, {})
-    web.answers["/completion"] = as_json(200, answer())
+    web.answers["/completion"] = lambda _request: (200, streamed("x"))
     run = _measure.Session(make_host({}), _measure.Client(web.url, 5.0), None, "nvme0n1", 0.0)
     result = run.run(PROMPTS, 3, 1, 5.0)
-    for key in ("nvme_bytes", "major_faults", "gpu", "cache", "cache_info", "floor", "memory_swap_max"):
+    for key in ("nvme_bytes", "major_faults", "gpu", "cache", "cache_info", "floor", "memory_swap_max", "log"):
         assert result[key] is None, key
+    for key in ("cpu", "power", "heat"):
+        assert result[key] is None, key
+    assert result["throttle"] == {"events": {}, "cooling": {}}
+    assert result["memory"] == {"oom_kills": None, "swap_bytes": None, "peak_bytes": None}
     assert result["swap_on"] is False
     assert result["decode_tokens_per_s"] == 10.0
     assert "bytes read are unknown" in result["warnings"][0]
@@ -288,13 +295,45 @@ def test_a_server_that_never_loads_is_given_up(board: Board) -> None:
         _measure.Client("http://127.0.0.1:9", 1.0).wait_healthy(0.1)
 
 
-def test_a_server_that_dies_is_told(board: Board) -> None:
-    def die(_request: Any) -> tuple[int, bytes]:
-        raise ConnectionAbortedError
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_server_that_dies_is_told_with_how_it_ended(board: Board, at_once: int) -> None:
+    def die(_request: Any) -> Any:
+        with board.lock:
+            board.alive = False
+            shutil.rmtree(board.host.path("/proc/77"), ignore_errors=True)
+        ended = "MainPID=0\nResult=oom-kill\nExecMainCode=2\nExecMainStatus=9\n"
+        board.host.commands["systemctl"] = CommandResult(0, ended, "", None)
+        return 200, [*streamed("물은")[:1], None]
 
-    board.web.answers["/completion"] = die
-    with pytest.raises(_measure.MeasureError, match="may have died"):
+    board.web.answers["/completion"] = lambda request: board.complete(request) if not board.count else die(request)
+    with pytest.raises(
+        _measure.MeasureError,
+        match=r"broke a request off .*after 3 tokens.*; edge-moe-server\.service: the kernel killed it for want of "
+        r"memory \(Result=oom-kill, ExecMainStatus=9\)",
+    ):
+        session(board).run(PROMPTS, 3, 4, 5.0, at_once=at_once)
+
+
+def test_a_connection_that_breaks_while_the_server_runs_on(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_server_unit, "GONE_S", 0.1)
+    board.web.answers["/completion"] = lambda _request: (200, [None])
+    with pytest.raises(_measure.MeasureError, match=r"see its journal$"):
         session(board).run(PROMPTS, 3, 1, 5.0)
+
+
+def test_a_server_that_never_came_up_is_told_with_how_it_ended(board: Board) -> None:
+    board.web.answers["/health"] = as_json(503, {})
+    ended = "MainPID=0\nResult=exit-code\nExecMainCode=1\nExecMainStatus=1\n"
+    board.host.commands["systemctl"] = CommandResult(0, ended, "", None)
+    with pytest.raises(_measure.MeasureError, match=r"not ready .*; edge-moe-server\.service: it exited with status 1"):
+        session(board).run(PROMPTS, 3, 1, 0.1)
+
+
+def test_a_watch_that_failed_is_a_warning(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_watch.Heat, "sample", lambda _self: 1 / 0)
+    result = session(board).run(PROMPTS[:1], 3, 1, 5.0)
+    assert "ZeroDivisionError" in result["warnings"][0]
+    assert result["decode_tokens_per_s"] == 10.0
 
 
 def test_a_unit_that_does_not_run_is_told(board: Board) -> None:
@@ -303,15 +342,8 @@ def test_a_unit_that_does_not_run_is_told(board: Board) -> None:
         session(board).run(PROMPTS, 3, 1, 5.0)
 
 
-def test_control_groups_cannot_lead_elsewhere(board: Board) -> None:
-    board.host.commands["systemctl"] = CommandResult(0, "MainPID=77\nControlGroup=/../../etc\n", "", None)
-    assert _measure.Unit(board.host, UNIT).swap_max() is None
-
-
 def test_input_that_is_none(board: Board) -> None:
     with pytest.raises(_measure.MeasureError, match="no prompts"):
         session(board).run([], 3, 1, 5.0)
-    with pytest.raises(_measure.MeasureError, match="http://HOST:PORT"):
-        _measure.Client("ftp://x", 1.0)
     assert not _measure.valid_device("../sda")
     assert _measure.valid_device("nvme0n1p1")

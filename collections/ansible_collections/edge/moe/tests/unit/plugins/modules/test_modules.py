@@ -213,6 +213,7 @@ def test_model_file_from_the_board(run: Run, tmp_path: Path) -> None:
 def test_measure_refuses_odd_arguments(run: Run) -> None:
     prompts = [{"id": "a", "text": "b"}]
     assert "at least 1" in run(measure, prompts=prompts, rounds=0)["msg"]
+    assert "between 1 and 64" in run(measure, prompts=prompts, at_once=65)["msg"]
     assert "settle_s" in run(measure, prompts=prompts, settle_s=-1)["msg"]
     assert "block_device" in run(measure, prompts=prompts, block_device="../sda")["msg"]
     assert "http://HOST:PORT" in run(measure, prompts=prompts, url="x")["msg"]
