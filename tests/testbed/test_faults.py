@@ -31,7 +31,9 @@ class LlamaServer(http.server.BaseHTTPRequestHandler):
         if not asked["stream"]:
             self._send("application/json; charset=utf-8", json.dumps({"content": TEXT, "tokens": TOKENS}).encode())
             return
-        events = [{"content": part, "tokens": [token]} for part, token in zip(PARTS, TOKENS, strict=True)]
+        events: list[dict[str, Any]] = [
+            {"content": part, "tokens": [token]} for part, token in zip(PARTS, TOKENS, strict=True)
+        ]
         events.append({"content": "", "tokens": [], "stop": True, "timings": {"predicted_n": 5}})
         stream = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
         self._send("text/event-stream", stream.encode() + b"data: [DONE]\n\n")
@@ -107,12 +109,14 @@ def test_one_character_and_a_token_of_a_plain_answer(port: int, place: int, char
     ],
 )
 def test_a_fault_is_found_by_its_own_class_first(fault: str, classes: tuple[str, ...], right: bool) -> None:
-    assert faults.Seen(classes, {}, 1.0).is_right(faults.FAULTS[fault]) is right
+    assert faults.Seen(fault, classes, {}, 1.0).right is right
 
 
 def test_the_table_counts_and_names_what_else_was_seen() -> None:
-    seen = [faults.Seen(("throttled", "too_slow"), {}, 8.0), faults.Seen(("too_slow",), {}, 10.0)]
-    header, line = faults.table({"throttled": seen}).splitlines()
+    classes = [("throttled", "too_slow"), ("too_slow",)]
+    seen = [faults.Seen("throttled", found, {}, seconds) for found, seconds in zip(classes, (8.0, 10.0), strict=True)]
+    header, line, last = faults.table([*seen, faults.Seen("nothing", (), {}, 5.0)]).splitlines()
+    assert last.split() == [*faults.FAULTS["nothing"].title.split(), "passed", "1", "of", "1", "5", "s"]
     assert header.split("  ")[0] == "fault"
     assert line.split() == ["the", "CPU", "throttled", "throttled", "1", "of", "2", "9", "s", "too_slow"]
 
@@ -132,7 +136,7 @@ def test_the_shortest_prompt_of_the_boards_own_result_is_asked(tmp_path: Path, m
     (tmp_path / "results/dev.json").write_text(json.dumps(result()))
     verified = faults.Verified("dev")
     assert (verified.prompt_id, verified.n_predict, verified.reference["decode_tokens_per_s"]) == ("ko-1", 4, 2.5)
-    assert verified.settings(3, 1)["prompt"]["text"]
+    assert verified.settings(["slow"], 3, 1)["prompt"]["text"]
     assert verified.judge({})["failures"][0]["class"] == "incomplete"
 
 

@@ -13,24 +13,23 @@ SERVER, FLOOR = "edge-moe-server.service", "edge-moe-clock-floor.service"
 
 
 @pytest.fixture(scope="module")
-def board(host: Any) -> Board:
-    found = Board(host.backend.get_hostname())
-    faults.ship(found)
+def seen(host: Any) -> dict[str, faults.Seen]:
+    """All faults one after the other in one command, and what each was taken for."""
+    board = Board(host.backend.get_hostname())
+    faults.ship(board)
+    planted = faults.plant(board, list(faults.FAULTS), faults.Verified(board.name), rounds=1, seed=1)
+    found = {each.fault: each for each in planted}
+    print(faults.table(list(found.values())))
     return found
 
 
-@pytest.fixture(scope="module")
-def verified(board: Board) -> faults.Verified:
-    return faults.Verified(board.name)
+@pytest.mark.parametrize("fault", list(faults.FAULTS))
+def test_fault_is_found_by_its_class(fault: str, seen: dict[str, faults.Seen]) -> None:
+    assert seen[fault].right, seen[fault].verdict["failures"]
 
 
-@pytest.mark.parametrize("name", list(faults.FAULTS))
-def test_fault_is_found_by_its_class(name: str, board: Board, verified: faults.Verified) -> None:
-    (seen,) = faults.plant(board, name, verified, rounds=1, seed=1)
-    assert seen.is_right(faults.FAULTS[name]), seen.verdict["failures"]
-
-
-def test_nothing_planted_is_left(host: Any, board: Board) -> None:
+@pytest.mark.usefixtures("seen")
+def test_nothing_planted_is_left(host: Any) -> None:
     for folder in ("/run/systemd/system", "/run/systemd/system.control"):
         assert host.check_output("find %s -name '*edge-moe*' 2> /dev/null || true", folder) == ""
     assert host.check_output("systemctl is-active %s %s", SERVER, FLOOR).split() == ["active", "active"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Faults planted on a virtual board that serves: is each found, by its class, and does an unharmed board pass?
 
-on_board.py plants, measures and takes back, on the board and in one command for all rounds of a fault, since every
-command costs an emulated board seconds. Here what it measured is judged with the plan and the reference of the board's
+on_board.py plants, measures and takes back, on the board and in one command for all, since every command costs an
+emulated board seconds. Here what it measured is judged with the plan and the reference of the board's
 own result file, by the same code as in the verify role.
 """
 
@@ -35,7 +35,7 @@ PROGRAM = ["/usr/bin/python3", "-m", "edge_moe_testbed.faults.on_board"]
 # The clock's hold time and a period of the health files.
 SETTLE_S = 2.5
 ROUND_LIMIT_S = 300
-# An emulated board is now twice as fast and now half as fast; a planted slowness is a factor of five.
+# An emulated board is now twice as fast and now half as fast; a planted slowness is a factor of four.
 THRESHOLDS = {"min_decode_ratio": 0.5}
 
 
@@ -56,19 +56,22 @@ FAULTS = {
     "throttled": Fault("the CPU throttled", "throttled", frozenset({"too_slow"})),
     "swap_allowed": Fault("no limit of swap on the server", "swap_not_off"),
     "swapped": Fault("parts of the server in swap", "swap_not_off", frozenset({"swap_in_use", "too_slow"})),
-    "slow": Fault("a fifth of a CPU for the server", "too_slow"),
+    "slow": Fault("a quarter of a CPU for the server", "too_slow"),
 }
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One round: the classes of the verdict in their order, all of it, and the seconds on the board."""
+    """One round of a fault: the classes of the verdict in their order, all of it, and the seconds on the board."""
 
+    fault: str
     classes: tuple[str, ...]
     verdict: dict[str, Any]
     seconds: float
 
-    def is_right(self, fault: Fault) -> bool:
+    @property
+    def right(self) -> bool:
+        fault = FAULTS[self.fault]
         if fault.first is None:
             return not self.classes
         return self.classes[:1] == (fault.first,) and set(self.classes[1:]) <= {fault.first, *fault.more}
@@ -94,8 +97,9 @@ class Verified:
         speed = statistics.median(request["decode_tokens_per_s"] for request in asked)
         self.reference = {**reference, "requests": asked, "decode_tokens_per_s": speed}
 
-    def settings(self, rounds: int, seed: int) -> dict[str, Any]:
+    def settings(self, faults: list[str], rounds: int, seed: int) -> dict[str, Any]:
         return {
+            "faults": faults,
             "prompt": {"id": self.prompt_id, "text": prompts()[self.prompt_id]},
             "n_predict": self.n_predict,
             "block_device": "nvme0n1",
@@ -130,8 +134,8 @@ def ship(board: Board) -> None:
         raise TestbedError(f"board {board.name} does not take the faults: {said or f'exit code {done.returncode}'}")
 
 
-def plant(board: Board, name: str, verified: Verified, rounds: int, seed: int) -> Iterator[Seen]:
-    """Plant one fault so many times, once `ship` was called; what was seen, round by round.
+def plant(board: Board, faults: list[str], verified: Verified, rounds: int, seed: int) -> Iterator[Seen]:
+    """Plant each fault so many times, once `ship` was called; what was seen, round by round.
 
     The program runs as a unit of its own, so that systemd takes back what is planted however it ends.
     """
@@ -139,11 +143,11 @@ def plant(board: Board, name: str, verified: Verified, rounds: int, seed: int) -
     unit = ["sudo", "systemd-run", "--quiet", "--wait", "--pipe", "--collect", f"--unit={UNIT}", f"--setenv={path}"]
     unit += [
         "--expand-environment=no",
-        f"--property=RuntimeMaxSec={ROUND_LIMIT_S * (rounds + 1)}",
+        f"--property=RuntimeMaxSec={ROUND_LIMIT_S * (rounds * len(faults) + 1)}",
         "--setenv=PYTHONDONTWRITEBYTECODE=1",
     ]
     unit += [f"--property=ExecStopPost={shlex.join([*PROGRAM, 'restore'])}"]
-    command = [*unit, *PROGRAM, "run", name, json.dumps(verified.settings(rounds, seed))]
+    command = [*unit, *PROGRAM, "run", json.dumps(verified.settings(faults, rounds, seed))]
     with subprocess.Popen(
         board.ssh_command(shlex.join(command)),
         stdin=subprocess.DEVNULL,
@@ -156,21 +160,21 @@ def plant(board: Board, name: str, verified: Verified, rounds: int, seed: int) -
             answer = json.loads(line)
             verdict = verified.judge(answer["measurement"])
             classes = tuple(failure["class"] for failure in verdict["failures"])
-            yield Seen(classes, verdict, float(answer["seconds"]))
+            yield Seen(answer["fault"], classes, verdict, float(answer["seconds"]))
         said = process.stderr.read().strip()
     if process.returncode != 0:
         last = said.splitlines()[-1] if said else f"exit code {process.returncode}"
-        raise TestbedError(f"board {board.name}, fault {name}: {last}")
+        raise TestbedError(f"board {board.name}, planting faults: {last}")
 
 
-def table(seen: dict[str, list[Seen]]) -> str:
+def table(seen: list[Seen]) -> str:
     lines = [("fault", "has to be", "seen", "took", "also seen")]
-    for name, rounds in seen.items():
-        fault = FAULTS[name]
-        right = sum(each.is_right(fault) for each in rounds)
+    for name in dict.fromkeys(each.fault for each in seen):
+        fault, rounds = FAULTS[name], [each for each in seen if each.fault == name]
+        right = f"{sum(each.right for each in rounds)} of {len(rounds)}"
         others = sorted({kind for each in rounds for kind in each.classes} - {fault.first})
-        took = f"{statistics.median(each.seconds for each in rounds):.0f} s" if rounds else "-"
-        lines.append((fault.title, fault.first or "passed", f"{right} of {len(rounds)}", took, ", ".join(others)))
+        took = f"{statistics.median(each.seconds for each in rounds):.0f} s"
+        lines.append((fault.title, fault.first or "passed", right, took, ", ".join(others)))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines)
 
@@ -184,22 +188,20 @@ def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def run(args: argparse.Namespace) -> int:
-    seen: dict[str, list[Seen]] = {}
+    seen: list[Seen] = []
+    faults = [name for name in FAULTS if not args.only or name in args.only]
     try:
         board, verified = Board(args.board), Verified(args.board)
         ship(board)
-        for name in [name for name in FAULTS if not args.only or name in args.only]:
-            seen[name] = []
-            for number, each in enumerate(plant(board, name, verified, args.rounds, args.seed), start=1):
-                seen[name].append(each)
-                right = "" if each.is_right(FAULTS[name]) else "  WRONG: " + json.dumps(each.verdict["failures"])
-                found = ", ".join(each.classes) or "passed"
-                say(f"{name} {number} of {args.rounds}: {found} ({each.seconds:.0f} s){right}")
+        for each in plant(board, faults, verified, args.rounds, args.seed):
+            seen.append(each)
+            found = ", ".join(each.classes) or "passed"
+            wrong = "" if each.right else "  WRONG: " + json.dumps(each.verdict["failures"])
+            say(f"{len(seen)} of {len(faults) * args.rounds}: {each.fault}: {found} ({each.seconds:.0f} s){wrong}")
     except TestbedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     finally:
         if seen:
             say(table(seen))
-    every = all(each.is_right(FAULTS[name]) for name, rounds in seen.items() for each in rounds)
-    return 0 if every else 1
+    return 0 if all(each.right for each in seen) else 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs on a virtual board, as root: plants a fault, measures as the product does, takes the fault back.
 
-    python3 -m edge_moe_testbed.faults.on_board run FAULT SETTINGS     one line of JSON a round; SETTINGS is JSON
-    python3 -m edge_moe_testbed.faults.on_board restore                takes back whatever is planted
+    python3 -m edge_moe_testbed.faults.on_board run SETTINGS     plants as SETTINGS, JSON, says; one line a round
+    python3 -m edge_moe_testbed.faults.on_board restore          takes back whatever is planted
 
 Beside it lies the collection's own code for measuring. Everything planted is at run time alone: a boot takes it back,
 and so does `restore`, which runs after each round and, as ExecStopPost, however this program ends.
@@ -38,8 +38,8 @@ STEALTH = "/run/edge-moe-planted-fault.env"
 CONTROL = "/run/systemd/system.control"
 MASK = f"{CONTROL}/{FLOOR}"
 COOLING_TYPE = "cpu-throttle-alert"
-# One compute thread: a fifth of a CPU makes it five times slower.
-QUOTA = "CPUQuota=20%"
+# One compute thread: a quarter of a CPU makes it four times slower.
+QUOTA = "CPUQuota=25%"
 READY_S = 300.0
 
 
@@ -176,6 +176,8 @@ def restore() -> None:
     for path in (DROP_IN, STEALTH, MASK):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+    with contextlib.suppress(OSError):  # not there, or not ours alone
+        os.rmdir(os.path.dirname(DROP_IN))
     if reload:
         systemctl("daemon-reload")
     if not active(FLOOR):
@@ -198,9 +200,9 @@ def measure(url: str, settings: dict[str, Any]) -> dict[str, Any]:
         return {"complete": False, "requests": [], "unit": SERVER, "error": str(error)}
 
 
-def run(fault: str, settings: dict[str, Any]) -> None:
+def run(settings: dict[str, Any]) -> None:
     chance = random.Random(settings["seed"])  # noqa: S311 - which character is spoilt is no secret
-    for _ in range(settings["rounds"]):
+    for fault in [name for name in settings["faults"] for _ in range(settings["rounds"])]:
         began = time.monotonic()
         try:
             # not at the end, where a part of a character that takes several tokens may be all that is left
@@ -208,7 +210,8 @@ def run(fault: str, settings: dict[str, Any]) -> None:
                 measurement = measure(url, settings)
         finally:
             restore()
-        print(json.dumps({"measurement": measurement, "seconds": time.monotonic() - began}), flush=True)
+        seconds = time.monotonic() - began
+        print(json.dumps({"fault": fault, "measurement": measurement, "seconds": seconds}), flush=True)
 
 
 if __name__ == "__main__":
@@ -216,4 +219,4 @@ if __name__ == "__main__":
         restore()
     else:
         restore()
-        run(sys.argv[2], json.loads(sys.argv[3]))
+        run(json.loads(sys.argv[2]))
