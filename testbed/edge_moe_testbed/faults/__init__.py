@@ -74,7 +74,7 @@ class Seen:
         fault = FAULTS[self.fault]
         if fault.first is None:
             return not self.classes
-        return self.classes[:1] == (fault.first,) and set(self.classes[1:]) <= {fault.first, *fault.more}
+        return self.classes[:1] == (fault.first,) and fault.more.issuperset(self.classes[1:])
 
 
 class Verified:

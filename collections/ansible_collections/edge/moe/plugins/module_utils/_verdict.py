@@ -104,7 +104,8 @@ CLASSES: dict[str, Class] = {
     "floor_never_raised": Class(
         "the plan has a clock floor, and the GPU's clock did not follow",
         "transitions of the service, and the GPU clock seen during requests",
-        "journalctl -u edge-moe-clock-floor tells whether its probes are attached; systemctl status whether it runs",
+        "journalctl -u edge-moe-clock-floor tells whether it runs and its probes are attached; a power mode with a "
+        "lower cap also holds the clock down",
         _SLOW,
     ),
     "floor_left_up": Class(
@@ -173,16 +174,17 @@ def check_thresholds(given: dict[str, Any]) -> dict[str, float]:
 
 
 def _failures(findings: list[Finding]) -> list[dict[str, Any]]:
-    order = list(CLASSES)
-    found = {finding.kind for finding in findings}
+    """One for each class that was found, with all of its evidence."""
+    by_kind = {kind: [finding for finding in findings if finding.kind == kind] for kind in CLASSES}
+    found = [kind for kind, of_kind in by_kind.items() if of_kind]
     return [
         {
-            "class": finding.kind,
-            "evidence": finding.evidence,
-            "remedy": finding.remedy or CLASSES[finding.kind].remedy,
-            "because": [kind for kind in order if kind in found and finding.kind in CLASSES[kind].explains],
+            "class": kind,
+            "evidence": "; ".join(finding.evidence for finding in by_kind[kind]),
+            "remedy": "; ".join(dict.fromkeys(finding.remedy or CLASSES[kind].remedy for finding in by_kind[kind])),
+            "because": [cause for cause in found if kind in CLASSES[cause].explains],
         }
-        for finding in sorted(findings, key=lambda finding: order.index(finding.kind))
+        for kind in found
     ]
 
 

@@ -25,7 +25,6 @@ from ansible_collections.edge.moe.plugins.module_utils._values import count, ent
 CLOCK_TOLERANCE = 0.01
 SHOWN_DIFFERENCES = 3
 MIB = 1024**2
-FLOOR_JOURNAL = "journalctl -u edge-moe-clock-floor tells whether its probes are attached"
 # How systemd and the kernel spell it when a measurement ends with the server.
 KILLED_FOR_MEMORY = re.compile(r"oom[-_ ]?kill", re.IGNORECASE)
 GPU_MEMORY_ERROR = re.compile(r"nvmap|cuda error", re.IGNORECASE)
@@ -256,7 +255,6 @@ def floor_raised(case: Case) -> Iterator[Finding]:
         yield Finding(
             "floor_never_raised",
             f"the highest GPU clock seen was {seen:.0f} Hz of {wanted:.0f} ({samples:.0f} samples)",
-            FLOOR_JOURNAL + "; a power mode with a lower cap also holds it down",
         )
     elif highest and wanted == highest and share < case.thresholds["min_floor_share"]:
         yield Finding(
@@ -277,7 +275,7 @@ def floor_given_back(case: Case) -> Iterator[Finding]:
         yield Finding(
             "floor_left_up",
             "the service still holds the floor after the last request and its hold time",
-            FLOOR_JOURNAL,
+            "journalctl -u edge-moe-clock-floor tells which call it believes to be in progress",
         )
     elif after is not None and lowest and after > lowest * (1 + CLOCK_TOLERANCE):
         yield Finding(

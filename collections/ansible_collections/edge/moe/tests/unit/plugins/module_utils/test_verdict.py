@@ -236,6 +236,17 @@ def test_several_faults_are_all_named() -> None:
     ]
 
 
+def test_a_class_is_named_once_with_all_of_its_evidence() -> None:
+    stopped = change("floor.transitions_delta", 0)
+    stopped["gpu"].update(max_hz_seen=306_000_000, share_at_max=0.0)
+    (failure,) = _verdict.judge(reference(), stopped, PLAN)["failures"]
+    assert failure["class"] == "floor_never_raised"
+    assert "did not move" in failure["evidence"]
+    assert "306000000 Hz of 1020000000" in failure["evidence"]
+    assert failure["remedy"] == _verdict.CLASSES["floor_never_raised"].remedy, "once, though it helps against both"
+    assert classes(_verdict.judge({}, {}, PLAN)) == ["incomplete"]
+
+
 def test_a_floor_goes_back_to_what_it_found() -> None:
     measurement = change("gpu.after_hold_hz", 408_000_000)
     assert classes(_verdict.judge(reference(), measurement, PLAN)) == ["floor_left_up"]
