@@ -56,12 +56,13 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def server_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The unit that the role measures runs: as this process, and goes on doing so."""
-    program = tmp_path / "bin/systemctl"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\necho MainPID={os.getpid()}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    """The unit that the role measures runs: as this process, and goes on doing so. It has a journal."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, says in {"systemctl": f"MainPID={os.getpid()}", "journalctl": "CUDA error: out of memory"}.items():
+        (folder / name).write_text(f"#!/bin/sh\necho '{says}'\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
 def verify(playbook: Playbook, folder: Path, port: int) -> tuple[Played, dict[str, Any]]:
@@ -101,12 +102,17 @@ def test_a_server_that_dies_leaves_a_result_with_what_it_answered(
 ) -> None:
     played, result = verify(playbook, tmp_path, port)
     assert played.rc == 2
-    assert [failure["class"] for failure in result["verdict"]["failures"]] == ["incomplete"]
-    assert "ended after 1 requests" in result["verdict"]["failures"][0]["evidence"]
+    failures = result["verdict"]["failures"]
+    assert [(failure["class"], failure["because"]) for failure in failures] == [
+        ("nvmap_error", []),
+        ("incomplete", ["nvmap_error"]),
+    ]
+    assert "first: CUDA error: out of memory" in failures[0]["evidence"]
+    assert "ended after 1 requests" in failures[1]["evidence"]
     assert "broke a request off" in result["served"]["error"]
     assert [request["id"] for request in result["served"]["requests"]] == ["en-1"]
     assert result["verdict"]["text_equal"] is True
-    assert "board: incomplete; the served measurement ended after 1 requests" in played.words
+    assert "incomplete; the served measurement ended after 1 requests" in played.words
 
 
 def test_a_server_that_is_not_there_leaves_a_result_that_says_so(playbook: Playbook, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ _SLOW = ("too_slow", "slower_than_before")
 CLASSES: dict[str, Class] = {
     "nvmap_error": Class(
         "the GPU's driver refused memory (NvMap) or CUDA reported an error",
-        "lines of the server's journal since it was started",
+        "the server's journal since it was started; for one that died, its last lines",
         "free memory (desktop, other containers), lower `context` or `n_gpu_layers` in llama_server_overrides; after a "
         "crash of the driver restart the board",
         ("cpu_fallback", "incomplete"),

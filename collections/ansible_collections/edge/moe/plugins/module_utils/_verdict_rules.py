@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from ansible_collections.edge.moe.plugins.module_utils._server_unit import parse_log
 from ansible_collections.edge.moe.plugins.module_utils._texts import compare_texts, shared_prompts
 from ansible_collections.edge.moe.plugins.module_utils._values import count, entries, line, mapping, number
 
@@ -27,7 +28,6 @@ SHOWN_DIFFERENCES = 3
 MIB = 1024**2
 # How systemd and the kernel spell it when a measurement ends with the server.
 KILLED_FOR_MEMORY = re.compile(r"oom[-_ ]?kill", re.IGNORECASE)
-GPU_MEMORY_ERROR = re.compile(r"nvmap|cuda error", re.IGNORECASE)
 
 
 class Finding(NamedTuple):
@@ -97,6 +97,12 @@ def _unit(measurement: dict[str, Any]) -> str:
     return line(measurement.get("unit")) or "the server"
 
 
+def _log(measurement: dict[str, Any]) -> dict[str, Any]:
+    """What the server's journal tells; a measurement that failed has no more than the journal itself."""
+    journal = measurement.get("journal")
+    return mapping(measurement.get("log")) or (parse_log(journal) if isinstance(journal, str) else {})
+
+
 def _first_line(log: dict[str, Any], kind: str) -> str:
     said = line(mapping(log.get("first")).get(kind))
     return f", first: {said}" if said else ""
@@ -106,7 +112,7 @@ def server(case: Case) -> Iterator[Finding]:
     """Did the servers live, and were all requests answered?"""
     for name, measurement in case.sides():
         error = line(measurement.get("error"), 600)
-        log, memory = mapping(measurement.get("log")), mapping(measurement.get("memory"))
+        log, memory = _log(measurement), mapping(measurement.get("memory"))
         nvmap, cuda = count(log.get("nvmap_errors")), count(log.get("cuda_errors"))
         if nvmap > 0 or cuda > 0:
             first = _first_line(log, "nvmap_errors") or _first_line(log, "cuda_errors")
@@ -114,8 +120,6 @@ def server(case: Case) -> Iterator[Finding]:
                 "nvmap_error",
                 f"the {name} server's journal has {nvmap:.0f} lines of NvMap and {cuda:.0f} of CUDA errors{first}",
             )
-        elif GPU_MEMORY_ERROR.search(error):
-            yield Finding("nvmap_error", f"the {name} measurement ended: {error}")
         kills = count(memory.get("oom_kills"))
         if kills > 0:
             peak = count(memory.get("peak_bytes"))
@@ -149,7 +153,7 @@ def gpu_layers(case: Case) -> Iterator[Finding]:
     if planned <= 0:
         return
     for name, measurement in case.sides():
-        log = mapping(measurement.get("log"))
+        log = _log(measurement)
         layers = log.get("gpu_layers")
         found = [number(layer) for layer in layers] if isinstance(layers, list) else []
         load = mapping(mapping(measurement.get("gpu")).get("load"))

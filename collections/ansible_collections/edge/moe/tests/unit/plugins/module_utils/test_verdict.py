@@ -148,7 +148,6 @@ def paths(value: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         ("log.cuda_errors", 1, "nvmap_error", "0 lines of NvMap and 1 of CUDA errors"),
         ("memory.oom_kills", 1, "out_of_memory", "killed 1 processes of edge-moe-server.service"),
         ("error", "the unit ended: Result=oom-kill", "out_of_memory", "Result=oom-kill"),
-        ("error", "NvMapMemAllocInternalTagged: error 12", "nvmap_error", "error 12"),
         ("error", "the unit ended: Result=exit-code", "incomplete", "ended after 4 requests: the unit ended"),
         ("log.gpu_layers", [0, 49], "cpu_fallback", "has 0 of 49 layers on the GPU, not 49"),
         ("log.no_gpu", True, "cpu_fallback", "no usable GPU"),
@@ -360,6 +359,27 @@ def test_a_server_that_was_killed_is_incomplete_because_of_memory() -> None:
     ]
     assert "ended after 1 requests" in verdict["failures"][1]["evidence"]
     assert (verdict["text_equal"], verdict["ratio"]) == (True, None)
+
+
+def test_a_server_that_its_gpu_killed_is_incomplete_because_of_that() -> None:
+    journal = (
+        "load_tensors: offloaded 3/49 layers to GPU\n"
+        "NvMapMemAllocInternalTagged: 1075072515 error 12\n"
+        "CUDA error: out of memory\n"
+    )
+    died = {
+        "complete": False,
+        "requests": [],
+        "error": "signal SIGABRT ended it (Result=core-dump)",
+        "journal": journal,
+    }
+    failures = _verdict.judge(reference(), died, GPU_PLAN)["failures"]
+    assert [(failure["class"], failure["because"]) for failure in failures] == [
+        ("nvmap_error", []),
+        ("incomplete", ["nvmap_error"]),
+        ("cpu_fallback", ["nvmap_error"]),
+    ]
+    assert "1 lines of NvMap and 1 of CUDA errors, first: NvMapMemAllocInternalTagged" in failures[0]["evidence"]
 
 
 def test_answers_before_a_death_are_compared() -> None:
