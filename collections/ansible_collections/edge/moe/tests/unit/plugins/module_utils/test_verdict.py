@@ -529,7 +529,7 @@ hostile = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )
-ALL_PATHS = list(paths(served()))
+ALL_PATHS = [*paths(served()), ("error",), ("journal",)]
 
 
 @given(st.lists(st.tuples(st.sampled_from(ALL_PATHS), hostile), max_size=6), hostile, hostile)
