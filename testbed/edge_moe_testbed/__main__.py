@@ -16,6 +16,7 @@ COMMANDS = {
     "bench": "edge_moe_testbed.bench",
     "docs": "edge_moe_testbed.docs",
     "record": "edge_moe_testbed.record",
+    "faults": "edge_moe_testbed.faults",
 }
 
 

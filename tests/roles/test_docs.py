@@ -78,6 +78,12 @@ def test_every_playbook_and_every_variable_of_one_is_on_their_page() -> None:
     assert [name for name in sorted(inputs_of_the_playbooks()) if f"| `{name}` |" not in page] == []
 
 
+def test_the_table_of_the_verdicts_classes_is_that_of_the_code() -> None:
+    text = docs.VERDICTS.read_text()
+    assert docs.verdicts(text) == text, "run make docs"
+    assert text.count("| `text_differs` |") == 1
+
+
 @pytest.mark.parametrize(
     ("markup", "markdown"),
     [

@@ -10,6 +10,8 @@
  *     core, so range limits, clamping and notification of min_freq and max_freq are the kernel's own;
  *   - its governor nvhost_podgov, which follows a load figure. Nothing computes on this GPU, so the figure is what was
  *     written to it: 0 after boot, and that is the situation a clock floor exists for;
+ *   - a cooling device cpu-throttle-alert, which such a board switches on when it takes clocks down. Nothing heats this
+ *     board, so its state is what was written to it;
  *   - of_node/name and of_node/compatible below the device, and /proc/device-tree/{model,compatible}. A PC kernel has
  *     no device tree (CONFIG_OF is off), hence plain directories in the places where the kernel would have put them.
  *
@@ -22,6 +24,7 @@
 #include <linux/pm_opp.h>
 #include <linux/proc_fs.h>
 #include <linux/sysfs.h>
+#include <linux/thermal.h>
 
 #if __has_include(<linux/devfreq-governor.h>)
 #include <linux/devfreq-governor.h>
@@ -52,6 +55,8 @@ int update_devfreq(struct devfreq *devfreq);
 #define LOAD_MAX 1000 /* the load file counts in per mille */
 #define LOAD_LOW 300  /* at or below this the lowest clock does */
 #define LOAD_HIGH 700 /* at or above this only the highest does */
+#define THROTTLE_DEVICE "cpu-throttle-alert"
+#define THROTTLE_MAX 1
 
 static const unsigned long gpu_hz[] = {
 	306000000, 408000000, 510000000, 612000000, 714000000, 816000000, 918000000, 1020000000,
@@ -68,6 +73,8 @@ static struct kobject *gpu_node;
 static struct proc_dir_entry *tree;
 static unsigned long gpu_current_hz;
 static unsigned int gpu_load;
+static struct thermal_cooling_device *throttle;
+static unsigned long throttle_current;
 
 /* ---- governor ---- */
 
@@ -160,6 +167,34 @@ static ssize_t load_store(struct device *dev, struct device_attribute *attr, con
 	return ret ? ret : count;
 }
 static DEVICE_ATTR_RW(load);
+
+/* ---- cooling device ---- */
+
+static int throttle_get_max(struct thermal_cooling_device *device, unsigned long *state)
+{
+	*state = THROTTLE_MAX;
+	return 0;
+}
+
+static int throttle_get(struct thermal_cooling_device *device, unsigned long *state)
+{
+	*state = READ_ONCE(throttle_current);
+	return 0;
+}
+
+static int throttle_set(struct thermal_cooling_device *device, unsigned long state)
+{
+	if (state > THROTTLE_MAX)
+		return -EINVAL;
+	WRITE_ONCE(throttle_current, state);
+	return 0;
+}
+
+static const struct thermal_cooling_device_ops throttle_ops = {
+	.get_max_state = throttle_get_max,
+	.get_cur_state = throttle_get,
+	.set_cur_state = throttle_set,
+};
 
 /* ---- device tree look-alikes; properties end in NUL, as in a real tree ---- */
 
@@ -265,8 +300,15 @@ static int __init vjetson_init(void)
 	ret = sysfs_create_link(&platform_bus.kobj, &gpu->dev.kobj, "gpu.0");
 	if (ret)
 		goto remove_load;
+	throttle = thermal_cooling_device_register(THROTTLE_DEVICE, NULL, &throttle_ops);
+	if (IS_ERR(throttle)) {
+		ret = PTR_ERR(throttle);
+		goto remove_link;
+	}
 	return 0;
 
+remove_link:
+	sysfs_remove_link(&platform_bus.kobj, "gpu.0");
 remove_load:
 	device_remove_file(&gpu->dev, &dev_attr_load);
 remove_devfreq:
@@ -287,6 +329,7 @@ remove_tree:
 
 static void __exit vjetson_exit(void)
 {
+	thermal_cooling_device_unregister(throttle);
 	sysfs_remove_link(&platform_bus.kobj, "gpu.0");
 	device_remove_file(&gpu->dev, &dev_attr_load);
 	devfreq_remove_device(gpu_devfreq);

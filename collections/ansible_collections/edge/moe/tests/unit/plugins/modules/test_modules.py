@@ -242,3 +242,24 @@ def test_verdict_refuses_unknown_thresholds(run: Run) -> None:
     result = run(verdict, reference={}, served={}, plan={}, thresholds={"speed": 1})
     assert result["failed"] is True
     assert run(verdict, reference={}, served={}, plan={})["verdict"]["passed"] is False
+
+
+def test_verdict_holds_a_board_against_its_own_past(run: Run, tmp_path: Path) -> None:
+    plan = {"decision": "mmap", "floor": False}
+    request = {"id": "en-1", "round": 1, "text": "a", "tokens": [1], "n_decoded": 4}
+    served = {
+        "requests": [request],
+        "decode_tokens_per_s": 2.0,
+        "memory_swap_max": "0",
+        "started": "2026-11-29T12:00:00Z",
+    }
+    earlier = {**served, "decode_tokens_per_s": 4.0, "started": "2026-11-28T12:00:00Z"}
+    about = {"release": "r1", "model_sha256": "m1", "power_mode": {"name": "25W"}}
+    result = {**about, "plan": plan, "served": earlier, "verdict": {"passed": True}}
+    (tmp_path / "20261128T120000Z.json").write_text(json.dumps(result))
+    arguments = {"reference": served, "served": served, "plan": plan, "history": str(tmp_path), **about}
+    judged = run(verdict, **arguments)["verdict"]
+    assert [failure["class"] for failure in judged["failures"]] == ["slower_than_before"]
+    assert (judged["previous_ratio"], judged["previous_started"]) == (0.5, "2026-11-28T12:00:00Z")
+    assert run(verdict, **{**arguments, "release": "r2"})["verdict"]["passed"] is True
+    assert run(verdict, **{**arguments, "thresholds": {"min_previous_ratio": 0.5}})["verdict"]["passed"] is True
