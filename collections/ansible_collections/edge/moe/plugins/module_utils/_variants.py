@@ -198,14 +198,15 @@ class Found(NamedTuple):
 def drop_in_text(title: str, command: Sequence[str], environment: dict[str, str], files: Sequence[str]) -> str:
     """The drop-in that makes the reference unit run `command`, cold: `files` leave the page cache first.
 
-    Bound to the guard: without one the unit does not start, and it stops when the guard does.
+    The guard is a requisite: the unit starts only while there is one and stops when it is stopped, but never starts it,
+    as one that is bound to it would, in the middle of a stop.
     """
     # Health files are where the measurement looks for them, whatever else the variant sets.
     variables = {"EDGE_MOE_STATS_DIR": _expert_cache.HEALTH_DIR, **environment}
     lines = [
         f"# {title}: written while it is measured, gone afterwards",
         "[Unit]",
-        f"BindsTo={GUARD}",
+        f"Requisite={GUARD}",
         f"After={GUARD}",
         "StartLimitIntervalSec=0",
         "",

@@ -76,7 +76,7 @@ class SystemdHost(Host):
 
     def end_guard(self) -> None:
         commands, self.guard = self.guard or [], None
-        if self.units[REFERENCE] == "active":  # bound to the guard
+        if self.units[REFERENCE] == "active":  # stops with the guard
             self.units[REFERENCE] = "inactive"
         for line in commands:
             assert line.startswith("-"), "a failed command must not keep the next from running"

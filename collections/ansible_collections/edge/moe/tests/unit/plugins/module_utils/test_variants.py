@@ -154,7 +154,7 @@ def test_a_drop_in_says_only_what_differs(base: Any) -> None:
     text = _variants.drop_in_text("mmap", base.server_command(MMAP), MMAP.environment, ["/m-1", "/m-2"])
     keys = {line.split("=")[0] for line in text.splitlines() if "=" in line}
     assert keys == {
-        *("BindsTo", "After", "StartLimitIntervalSec"),
+        *("Requisite", "After", "StartLimitIntervalSec"),
         *("EnvironmentFile", "Environment", "ExecStartPre", "ExecStart"),
     }
     assert read(text, "EnvironmentFile") == [""]
@@ -247,7 +247,7 @@ def test_a_guard_that_is_stopped_ends_the_measurement(systemd: Any, llama: Any, 
 
 
 def test_what_was_changed_after_the_guard_is_put_back_as_well(systemd: Any, llama: Any, base: Any) -> None:
-    """The guard is stopped between the drop-in and the start: the unit is bound to it and does not start."""
+    """The guard is stopped between the drop-in and the start: the unit does not start without it."""
     found = systemd.as_found()
     reload = systemd._daemon_reload
 
