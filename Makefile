@@ -64,7 +64,7 @@ lint: setup ## ruff, mypy, yamllint, ansible-lint (production), cppcheck
 
 .PHONY: test-unit
 test-unit: setup ## Python unit tests, and the roles' refusals on this machine
-	@$(PYTEST) $(COLLECTION)/tests/unit tests -m 'not board and not llama' -q
+	@$(PYTEST) $(COLLECTION)/tests/unit tests -m 'not board and not llama' -q -n auto
 
 NATIVE_FLAGS := -DCMAKE_BUILD_TYPE=RelWithDebInfo -G Ninja
 
