@@ -39,7 +39,7 @@ from edge_moe_testbed.paths import models_dir
 from edge_moe_testbed.prompts import prompts
 from edge_moe_testbed.vocabulary_text import TEXT
 
-GENERATOR_VERSION = 2
+GENERATOR_VERSION = 3
 VOCABULARY_SIZE = 1024
 
 
