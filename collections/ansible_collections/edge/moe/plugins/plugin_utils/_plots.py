@@ -140,19 +140,23 @@ def stages(variants: Sequence[dict[str, Any]], reference: str | None, prefix: st
         _rows(axes, [row["name"] for row in shown])
         colours = [COLOUR["s6"] if row["name"] == reference else COLOUR["s1"] for row in shown]
         axes.barh(range(len(shown)), means, height=0.58, color=colours)
-        far = max(means)
+        far = reach = max(means)
         for place, row in enumerate(shown):
             ratio, end = row["ratio"], row["decode"]["mean"]
             text = f"{end:.2f}"
             if ratio and base and row["name"] != reference:
                 text += f" ({ratio['value']:.2f}×)"
                 if ratio["low"] is not None:
-                    low, high = base * ratio["low"], min(base * ratio["high"], far * 1.5)
+                    low, whole = base * ratio["low"], base * ratio["high"]
+                    high = min(whole, far * 1.5)
                     axes.hlines(place, low, high, color=COLOUR["ink"], linewidth=1.4)
-                    axes.vlines([low, high], place - 0.12, place + 0.12, color=COLOUR["ink"], linewidth=1.4)
+                    # An interval that goes on beyond the drawing has no end there.
+                    ends = [low, high] if high == whole else [low]
+                    axes.vlines(ends, place - 0.12, place + 0.12, color=COLOUR["ink"], linewidth=1.4)
                     end = max(end, high)
+                    reach = max(reach, end)
             axes.annotate(text, (end, place), (7, 0), textcoords="offset points", va="center")
-        axes.set_xlim(0, far * 1.3)
+        axes.set_xlim(0, reach * 1.3)
         axes.set_xlabel("decode, tokens/s")
         return drawing.svg(prefix)
 

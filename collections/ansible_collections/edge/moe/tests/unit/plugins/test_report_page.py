@@ -349,3 +349,16 @@ def test_a_browser_shows_it_in_light_and_dark(texts: dict[str, str], tmp_path: P
         seen[mode] = brightness(picture, tmp_path)
     assert seen["light"] > 200
     assert seen["dark"] < 60
+
+
+@pytest.mark.parametrize("high", [1.01, 1.3, 1.6, 40.0])
+def test_the_label_of_a_wide_interval_stays_inside_the_drawing(high: float) -> None:
+    rows = [
+        {"name": "mmap", "decode": {"mean": 10.0}, "ratio": None},
+        {"name": "other", "decode": {"mean": 9.8}, "ratio": {"value": 0.98, "low": 0.5, "high": high}},
+    ]
+    drawing = _plots.stages(rows, "mmap", "wide") or ""
+    width = float(re.findall(r'viewBox="0 0 (\d+)', drawing)[0])
+    ((left, label),) = re.findall(r'<text [^>]*x="([\d.]+)"[^>]*>(9\.80[^<]*)</text>', drawing)
+    # ten pixels high: digits take 6.4, points and brackets less than 4
+    assert float(left) + 6 * len(label) <= width
