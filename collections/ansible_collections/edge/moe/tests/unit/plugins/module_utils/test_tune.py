@@ -295,6 +295,7 @@ def test_a_winner_that_fails_in_the_confirmation_has_gained_nothing() -> None:
     while left > 0:
         confirming = search.gain is not None and search.gain["pairs"] >= _tune.PAIRS_LEAST - 1
         winner = search.leader
+        # called within this turn of the loop, so the values it closes over are this turn's
         after = step(search, board, left, dies=lambda setting: confirming and setting == winner)  # noqa: B023
         if after is None:
             break

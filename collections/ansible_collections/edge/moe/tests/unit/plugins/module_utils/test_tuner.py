@@ -255,6 +255,7 @@ def test_a_state_that_is_none_is_not_gone_on_from(runner: Runner, content: str) 
 def test_the_key_holds_what_the_result_depends_on(runner: Runner) -> None:
     key = _tuner.key_of(WORK, runner.base, "")
     assert _tuner.key_of(WORK, replace(runner.base, url="http://127.0.0.1:9"), "") == key
+    # mypy: the facts are of many types, and those of this one are not looked at
     warmer = {**JETSON, "memory": {**JETSON["memory"], "available_bytes": 1}, "thermal": [1]}  # type: ignore[dict-item]
     assert _tuner.key_of(replace(WORK, jetson=warmer), runner.base, "") == key
     for other in (

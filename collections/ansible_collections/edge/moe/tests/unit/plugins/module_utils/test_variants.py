@@ -238,6 +238,7 @@ def test_a_process_that_vanishes_leaves_the_board_as_it_was(systemd: Any, llama:
 
 def test_a_guard_that_is_stopped_ends_the_measurement(systemd: Any, llama: Any, base: Any) -> None:
     found = systemd.as_found()
+    # the stage is lost on the way, so what comes before belongs inside
     with pytest.raises(StageLost, match="somebody stopped it"), Stage(systemd, base) as stage:  # noqa: PT012
         stage.serve(MMAP)
         systemd.command(["systemctl", "stop", _variants.GUARD])
