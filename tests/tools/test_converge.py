@@ -34,7 +34,7 @@ def test_tasks_and_changes_of_a_run(tmp_path: Path) -> None:
     tasks = converge.tasks_of(tmp_path)
     run = converge.Run(10.0, 4.0, 3.0, tasks, converge.changes(RECAP)).as_dict()
     assert (run["task_count"], run["changed"]) == (3, 3)
-    assert list(run["slowest_tasks_s"])[0] == "[board] Serve: Start the server"
+    assert next(iter(run["slowest_tasks_s"])) == "[board] Serve: Start the server"
     with pytest.raises(BenchError, match="gave no recap"):
         converge.changes("ERROR! no inventory")
 
