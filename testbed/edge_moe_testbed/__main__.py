@@ -17,6 +17,7 @@ COMMANDS = {
     "docs": "edge_moe_testbed.docs",
     "record": "edge_moe_testbed.record",
     "faults": "edge_moe_testbed.faults",
+    "mutate": "edge_moe_testbed.mutate",
 }
 
 
