@@ -21,6 +21,7 @@ from edge_moe_testbed import image
 from edge_moe_testbed.common import Step, home, locked, need_programs, need_space, run_logged, say
 
 FILES = Path(__file__).resolve().parent / "container_files"
+PROGRAMS = {"dpkg-deb": "dpkg", "mmdebstrap": "mmdebstrap"}
 PULL_LIMIT_S = 600
 PYTHON = "usr/lib/python3/dist-packages"
 # Where each file of the image comes from. The settings of sudo and SSH are those of the virtual board.
@@ -126,7 +127,7 @@ def _pulled(driver: list[str], name: str) -> bool:
 
 def _build(archive: Path) -> None:
     """Builds under another name and renames at the end: a broken build leaves no image behind."""
-    need_programs({"mmdebstrap": "mmdebstrap", "dpkg-deb": "dpkg"})
+    need_programs(PROGRAMS)
     image.keyring()
     archive.parent.mkdir(parents=True, exist_ok=True)
     need_space(archive.parent, 2**30, "making the container image")
