@@ -263,7 +263,8 @@ def undo(before: Mapping[str, Any], now: Mapping[str, Any], goes: Iterable[str])
         and device not in now["swap"]
         and (priority := whole(value)) is not None
     }
-    ready = {device: priority for device, priority in swap_off.items() if device in now["zram_ready"]}
+    # of those that the kernel numbers by itself, below 0, swapon takes -1
+    ready = {device: max(-1, priority) for device, priority in swap_off.items() if device in now["zram_ready"]}
     zram = mapping(before.get("units")).get(ZRAM_UNIT)
     mode = before.get("power_mode")
     ahead = {name: whole(kib) for name, kib in mapping(before.get("read_ahead_kb")).items()}
@@ -328,7 +329,7 @@ def differences(
     """
     found = []
     for name, was, present in changes(before.get("packages"), now.get("packages")):
-        holds = want(was) != want(present) and was and present and was[1:] == present[1:]
+        holds = want(was) and want(present) and was[1:] == present[1:]
         why = "needed by " + ", ".join(needed[name]) if name in needed else WHY["package"]
         found.append(Difference("hold" if holds else "package", name, as_text(was), as_text(present), why))
     for what, entries in (
