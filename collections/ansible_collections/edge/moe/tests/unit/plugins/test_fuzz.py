@@ -74,7 +74,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "meminfo": (text(_jetson.parse_meminfo), b"MemTotal:  7802332 kB\nMemAvailable: 1 kB\nHugePages_Total: 0\n"),
     "swaps": (text(_jetson.parse_swaps), b"Filename Type Size Used Priority\n/dev/zram0 partition 182544 12 5\n"),
     "swap_priorities": (text(_snapshot.parse_priorities), b"Filename Type Size Used Priority\n/dev/zram0 x 1 2 5\n"),
-    "dpkg_status": (text(_snapshot.parse_packages), b"Package: cmake\nStatus: hold ok installed\nVersion: 1\n\n"),
+    "all_packages": (text(_snapshot.parse_packages), b"Package: cmake\nStatus: hold ok installed\nVersion: 1\n\n"),
     "unit_files": (text(_snapshot.parse_units), b"nvzramconfig.service enabled enabled\n"),
     "accounts": (text(_snapshot.parse_accounts), b"edge-moe:x:999:999::/nonexistent:/usr/sbin/nologin\n"),
     "apt_simulation": (text(_snapshot.parse_simulation), b"Remv cmake [3.2]\nPurg libgomp1:armhf [12]\n"),
