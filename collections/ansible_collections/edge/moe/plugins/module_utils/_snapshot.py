@@ -311,9 +311,8 @@ def changes(before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
 
 def _clock_changes(before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
     for name, was, present in changes(before, now):
-        pairs = zip(was, present, strict=False) if isinstance(was, list) and isinstance(present, list) else ()
-        numbers = [(whole(one), whole(other)) for one, other in pairs]
-        if len(numbers) != 2 or not all(same_hz(one, other) for one, other in numbers):
+        pairs = isinstance(was, list) and isinstance(present, list) and len(was) == len(present)
+        if not pairs or not all(same_hz(whole(one), whole(other)) for one, other in zip(was, present, strict=True)):
             yield name, was, present
 
 
