@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from edge_moe_testbed import docs
 
 from .conftest import Playbook, Played, role
 
@@ -161,3 +163,16 @@ def test_all_of_reset_can_be_foretold(playbook: Playbook) -> None:
     assert played.rc == 0, played.text
     assert "there is no snapshot" in played.words
     assert "stay as they are" in played.words
+
+
+def test_every_role_undoes_the_files_that_it_writes() -> None:
+    book = (docs.COLLECTION / "playbooks/reset.yml").read_text()
+    count = 0
+    for folder in docs.roles():
+        undone = (folder / "tasks/reset.yml").read_text()
+        texts = [path.read_text() for path in [*folder.glob("tasks/*.yml"), *folder.glob("vars/*.yml")]]
+        written = [path for text in texts for path in re.findall(r'- path: "?([^"\n]+)"?$', text, re.MULTILINE)]
+        assert [path for path in written if path not in undone] == [], folder.name
+        assert f"name: edge.moe.{folder.name}\n        tasks_from: reset.yml" in book
+        count += len(written)
+    assert count >= 8

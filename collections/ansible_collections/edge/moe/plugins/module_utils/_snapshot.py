@@ -122,7 +122,7 @@ def whole_text(text: str) -> int | None:
 
 
 def parse_accounts(text: str) -> dict[str, str]:
-    """All but the comment of each line of /etc/passwd or /etc/group, by name."""
+    """What follows the name in each line of /etc/passwd or /etc/group, by name."""
     return {row.split(":")[0]: ":".join(row.split(":")[1:]) for row in text.splitlines() if ":" in row}
 
 
