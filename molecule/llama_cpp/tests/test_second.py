@@ -24,6 +24,12 @@ def test_two_releases_lie_side_by_side(host: Any) -> None:
     assert sorted("-DEDGE_MOE_RELEASE=after" in of_one for of_one in flags) == [False, True]
 
 
+def test_the_release_before_is_remembered(host: Any) -> None:
+    before = host.check_output("readlink %s", f"{ROOT}/previous").removeprefix("releases/")
+    release = json.loads(host.file(f"{ROOT}/releases/{before}/release.json").content_string)
+    assert "-DEDGE_MOE_RELEASE=after" in release["flags"]
+
+
 def test_refused_release_is_not_among_them(host: Any) -> None:
     """It stays aside, where it can be looked at."""
     (aside,) = [name for name in host.file(f"{ROOT}/releases").listdir() if name.endswith(".part")]
