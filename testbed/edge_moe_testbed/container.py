@@ -142,7 +142,9 @@ class Container:
                     f"{own} cannot be made ({error.strerror}), and a container needs a cgroup tree of its own where v2 "
                     "lies beside v1: run this as root, or boot with systemd.unified_cgroup_hierarchy=1"
                 ) from error
-        argv = ["create", "--name", self.id, "--hostname", self.name, "--network", "host", "--cap-add", "SYS_ADMIN"]
+        # With a terminal, a plain one, the driver keeps what systemd says while it starts.
+        argv = ["create", "--tty", "--env", "TERM=dumb", "--name", self.id, "--hostname", self.name]
+        argv += ["--network", "host", "--cap-add", "SYS_ADMIN"]
         # The profiles of AppArmor and SELinux for containers forbid the mounts that the capability is there for.
         argv += ["--security-opt", "apparmor=unconfined", "--security-opt", "label=disable", *LIMITS]
         argv += [*systemd_arguments(self.driver, self.unified, self.name), image, "/sbin/init"]
@@ -173,7 +175,7 @@ class Container:
 
     def _with_log(self, problem: str) -> str:
         log = self._ask("logs", "--tail", "12", self.id)
-        said = (log.stdout + log.stderr).strip() or "nothing"
+        said = "\n".join(line.strip() for line in (log.stdout + log.stderr).splitlines() if line.strip()) or "nothing"
         return (
             f"container {self.name}: {problem}. Its systemd said:\n{said}\n"
             f"It is left as it is; look into it with: {' '.join(self.command)} exec -it {self.id} bash"
