@@ -91,7 +91,7 @@ test-host: build ## the patched llama-server on this machine: text equal to mmap
 	@$(PYTEST) tests -m llama -q
 
 .PHONY: test-containers
-test-containers: setup ## the roles, each in a container: all Molecule scenarios but virtual_jetson
+test-containers: build ## the roles, each in a container: all Molecule scenarios but virtual_jetson
 	@molecule test --all --exclude virtual_jetson
 
 .PHONY: test-board

@@ -24,7 +24,8 @@ def show(host: Any, unit: str, name: str) -> str:
 
 def ask(host: Any, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     url = f"http://127.0.0.1:{PORT}{path}"
-    answer: dict[str, Any] = json.loads(host.check_output("python3 -c %s %s %s", ASK, url, json.dumps(body or "")))
+    given = json.dumps(body) if body else ""
+    answer: dict[str, Any] = json.loads(host.check_output("python3 -c %s %s %s", ASK, url, given))
     return answer
 
 
