@@ -27,7 +27,9 @@ from edge_moe_testbed.login import USER, Login
 DRIVERS = {"podman": "podman", "docker": "docker.io"}  # and their packages
 START_LIMIT_S = 60.0
 SETTLE_LIMIT_S = 60.0
-CGROUPS = Path("/sys/fs/cgroup")
+# The root of a cgroup namespace is the own cgroup of the container. Mounted over whatever the driver put there, it is
+# a tree that systemd may write, under the names that the kernel gives to processes.
+START = "mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec /sbin/init"
 # A driver's defaults may lie above what it may set itself. A scenario opens few files and starts few processes.
 LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
 
@@ -42,35 +44,17 @@ def driver_name() -> str:
     return next((name for name in DRIVERS if shutil.which(name)), "podman")
 
 
-def unified_hierarchy(mounts: str) -> Path:
-    """Where cgroup v2 is mounted, from the text of /proc/mounts."""
+def driver_command(driver: str, mounts: str) -> list[str]:
+    """The driver's command line on a machine with this text of /proc/mounts."""
     places = [fields[1] for fields in map(str.split, mounts.splitlines()) if len(fields) > 2 and fields[2] == "cgroup2"]
     if not places:
         raise TestbedError(
             "no cgroup v2 is mounted here, and systemd in a container needs it: "
             "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line"
         )
-    return Path(places[0])
-
-
-def driver_command(driver: str, unified: Path) -> list[str]:
-    """Podman's usual runtime refuses machines that mount v2 beside v1; runc does not."""
-    return ["podman", "--runtime", "runc"] if driver == "podman" and unified != CGROUPS else [driver]
-
-
-def own_cgroup(unified: Path, name: str) -> Path | None:
-    """The folder that a container gets as its cgroup tree, where v2 lies beside v1 and no driver makes one."""
-    return unified / f"edge-moe-{name}" if unified != CGROUPS else None
-
-
-def systemd_arguments(driver: str, unified: Path, name: str) -> list[str]:
-    """What lets systemd be process 1: a writable cgroup tree, and /run and /tmp in memory."""
-    own = own_cgroup(unified, name)
-    if driver == "podman" and own is None:
-        return ["--systemd=always"]
-    arguments = ["--cgroupns=host", "--volume", f"{own or CGROUPS}:{CGROUPS}:rw"]
-    arguments += ["--tmpfs", "/run", "--tmpfs", "/tmp:exec", "--env", f"container={driver}"]  # noqa: S108 - in there
-    return [*arguments, "--systemd=false"] if driver == "podman" else arguments
+    # Podman's usual runtime refuses machines that mount v2 beside v1; runc does not.
+    beside_v1 = driver == "podman" and "/sys/fs/cgroup" not in places
+    return ["podman", "--runtime", "runc"] if beside_v1 else [driver]
 
 
 class Container:
@@ -84,8 +68,7 @@ class Container:
         self.id = f"edge-moe-{name}"
         self.folder = home() / "containers" / name
         self.driver = driver_name()
-        self.unified = unified_hierarchy(Path("/proc/mounts").read_text())
-        self.command = driver_command(self.driver, self.unified)
+        self.command = driver_command(self.driver, Path("/proc/mounts").read_text())
 
     def login(self) -> Login:
         try:
@@ -133,21 +116,14 @@ class Container:
         login = Login(self.folder, port)
         login.make_keys(self.name)
         (self.folder / "port").write_text(f"{port}\n")
-        own = own_cgroup(self.unified, self.name)
-        if own is not None:
-            try:
-                own.mkdir(exist_ok=True)
-            except OSError as error:
-                raise TestbedError(
-                    f"{own} cannot be made ({error.strerror}), and a container needs a cgroup tree of its own where v2 "
-                    "lies beside v1: run this as root, or boot with systemd.unified_cgroup_hierarchy=1"
-                ) from error
         # With a terminal, a plain one, the driver keeps what systemd says while it starts.
         argv = ["create", "--tty", "--env", "TERM=dumb", "--name", self.id, "--hostname", self.name]
         argv += ["--network", "host", "--cap-add", "SYS_ADMIN"]
         # The profiles of AppArmor and SELinux for containers forbid the mounts that the capability is there for.
         argv += ["--security-opt", "apparmor=unconfined", "--security-opt", "label=disable", *LIMITS]
-        argv += [*systemd_arguments(self.driver, self.unified, self.name), image, "/sbin/init"]
+        argv += ["--cgroupns", "private", "--tmpfs", "/run", "--tmpfs", "/tmp:exec"]  # noqa: S108 - in there
+        argv += ["--env", f"container={self.driver}", *(["--systemd=false"] if self.driver == "podman" else [])]
+        argv += [image, "sh", "-c", START]
         self._do("making it", *argv)
         self._do("giving it its keys", "cp", "-", f"{self.id}:/", given=container_image.pack(seed(login)))
         self._do("starting it", "start", self.id)
@@ -196,10 +172,6 @@ class Container:
         if self.state():
             self._ask("kill", self.id)  # instead of the seconds that rm would wait for
             self._do("removing it", "rm", "--force", self.id)
-        own = own_cgroup(self.unified, self.name)
-        if own is not None and own.is_dir():
-            for folder, _, _ in os.walk(own, topdown=False):
-                Path(folder).rmdir()
 
     def _ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         argv = [*self.command, *arguments]

@@ -48,7 +48,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EDGE_MOE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("EDGE_MOE_CONTAINER_DRIVER", "podman")
     monkeypatch.delenv("EDGE_MOE_CONTAINER_IMAGE", raising=False)
-    monkeypatch.setattr(container, "unified_hierarchy", lambda mounts: Path("/sys/fs/cgroup"))
     return tmp_path / "home"
 
 
@@ -106,42 +105,24 @@ def test_the_driver_is_otherwise_one_that_is_there(
     assert container.driver_name() == taken
 
 
-@pytest.mark.parametrize(("mounts", "place"), [(V2, "/sys/fs/cgroup"), (HYBRID, "/sys/fs/cgroup/unified")])
-def test_where_cgroup_v2_is(mounts: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert container.unified_hierarchy(mounts) == Path(place)
-
-
-def test_a_machine_with_v1_alone_is_told_how_to_boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    with pytest.raises(TestbedError, match=r"systemd\.unified_cgroup_hierarchy=1"):
-        container.unified_hierarchy(V1)
-
-
-def test_podman_makes_room_for_systemd_by_itself_where_it_can() -> None:
-    assert container.systemd_arguments("podman", Path("/sys/fs/cgroup"), "box") == ["--systemd=always"]
-    assert container.driver_command("podman", Path("/sys/fs/cgroup")) == ["podman"]
-
-
 @pytest.mark.parametrize(
-    ("name", "unified", "tree"),
+    ("driver", "mounts", "command"),
     [
-        ("docker", "/sys/fs/cgroup", "/sys/fs/cgroup"),
-        ("docker", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/unified/edge-moe-box"),
-        ("podman", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/unified/edge-moe-box"),
+        ("podman", V2, ["podman"]),
+        ("docker", V2, ["docker"]),
+        ("podman", HYBRID, ["podman", "--runtime", "runc"]),
+        ("docker", HYBRID, ["docker"]),
     ],
 )
-def test_otherwise_the_container_is_given_a_cgroup_tree(name: str, unified: str, tree: str) -> None:
-    arguments = container.systemd_arguments(name, Path(unified), "box")
-    assert arguments[arguments.index("--volume") + 1] == f"{tree}:/sys/fs/cgroup:rw"
-    assert arguments[arguments.index("--env") + 1] == f"container={name}"
-    assert ("--systemd=false" in arguments) is (name == "podman")
+def test_only_podman_where_v2_lies_beside_v1_needs_another_runtime(
+    driver: str, mounts: str, command: list[str]
+) -> None:
+    assert container.driver_command(driver, mounts) == command
 
 
-def test_only_podman_beside_v1_needs_another_runtime() -> None:
-    beside = Path("/sys/fs/cgroup/unified")
-    assert container.driver_command("podman", beside) == ["podman", "--runtime", "runc"]
-    assert container.driver_command("docker", beside) == ["docker"]
+def test_a_machine_with_v1_alone_is_told_how_to_boot() -> None:
+    with pytest.raises(TestbedError, match=r"boot with systemd\.unified_cgroup_hierarchy=1"):
+        container.driver_command("podman", V1)
 
 
 # ---- what up and down do ----
@@ -185,6 +166,7 @@ def test_a_missing_driver_is_named_with_its_package(
 ) -> None:
     monkeypatch.setattr(container, "DRIVERS", {"no-such-driver": "its-package"})
     monkeypatch.setenv("EDGE_MOE_CONTAINER_DRIVER", "no-such-driver")
+    monkeypatch.setattr(container, "driver_command", lambda driver, mounts: [driver])
     assert run("up", "box", "--port", "2299") == 2
     assert "apt-get install its-package" in capsys.readouterr().err
 
@@ -224,31 +206,7 @@ def test_a_systemd_that_never_comes_up_is_quoted(
         Container("box").wait()
     assert problem in str(error.value)
     assert "Its systemd said:\nFailed to mount tmpfs at /run: Operation not permitted\n" in str(error.value)
-    assert "podman exec -it edge-moe-box bash" in str(error.value)
-
-
-def test_where_v2_lies_beside_v1_somebody_without_rights_is_told(
-    driver: Driver, free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver(images=f"edge-moe-container:{container_image.stamp()}")
-    monkeypatch.setattr(container, "unified_hierarchy", lambda mounts: tmp_path / "not-there")
-    monkeypatch.setattr(container, "need_programs", lambda programs: None)
-    with pytest.raises(TestbedError, match="run this as root, or boot with"):
-        Container("box").up(free_port)
-
-
-def test_a_cgroup_tree_that_was_made_is_removed(
-    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver(state="running\n")
-    monkeypatch.setattr(container, "unified_hierarchy", lambda mounts: tmp_path)
-    monkeypatch.setattr(container, "need_programs", lambda programs: None)
-    tree = tmp_path / "edge-moe-box/libpod_parent/libpod-1/system.slice"
-    tree.mkdir(parents=True)
-    box = Container("box")
-    box.folder.mkdir(parents=True)
-    assert box.down() is True
-    assert not (tmp_path / "edge-moe-box").exists()
+    assert str(error.value).endswith(" exec -it edge-moe-box bash")
 
 
 def test_commands_in_no_container_are_clear(capsys: pytest.CaptureFixture[str]) -> None:

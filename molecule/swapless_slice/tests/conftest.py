@@ -10,7 +10,7 @@ import pytest
 
 # Runs as a member of the slice: where it is, and what systemd holds for its scope.
 MEMBER = r"""
-group=$(cut -d: -f3 /proc/self/cgroup)
+group=$(sed -n 's/^0:://p' /proc/self/cgroup)
 scope=${group##*/}
 echo "$group"
 systemctl show --value -p MemorySwapMax "$scope"
