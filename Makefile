@@ -51,7 +51,7 @@ build: setup ## build the patched llama.cpp for the virtual board, and only that
 	@ansible-playbook playbooks/build.yml -i inventories/demo
 
 .PHONY: test
-test: lint test-unit test-native test-native-arm test-host test-board ## every test (what CI runs)
+test: lint test-unit test-native test-native-arm test-host test-containers test-board ## every test (what CI runs)
 
 .PHONY: lint
 lint: setup ## ruff, mypy, yamllint, ansible-lint (production), cppcheck
@@ -89,6 +89,10 @@ test-native-arm: setup ## the same tests built for the boards' processor (aarch6
 .PHONY: test-host
 test-host: build ## the patched llama-server on this machine: text equal to mmap at every cache size
 	@$(PYTEST) tests -m llama -q
+
+.PHONY: test-containers
+test-containers: build ## the roles, each in a container: all Molecule scenarios but virtual_jetson
+	@molecule test --all --exclude virtual_jetson
 
 .PHONY: test-board
 test-board: build ## the virtual board: Molecule scenario virtual_jetson, all steps

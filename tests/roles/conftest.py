@@ -57,6 +57,7 @@ class Playbook:
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
             "ansible_become": False,  # a test must not need a sudo password
+            "common_snapshot": str(self.folder / "state" / "snapshot.json"),
         }
         members = {name: {**local, **extra} for name, extra in (hosts or {"board": {}}).items()}
         inventory = self.folder / "inventory.json"

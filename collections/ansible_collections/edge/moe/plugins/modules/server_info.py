@@ -59,7 +59,7 @@ server:
       type: str
       returned: always
     journal:
-      description: The unit's last journal lines, when it is not healthy.
+      description: The server's last journal lines, when it is not healthy; those of systemd if it has said nothing.
       type: list
       elements: str
       returned: always
@@ -121,9 +121,11 @@ def main() -> None:
             swap_max = None
     journal: list[str] = []
     if not healthy and state.get("LoadState") == "loaded":
-        command = ["journalctl", "--unit", unit, "--no-pager", "--output=cat", "--lines=15"]
-        _rc, out, _err = module.run_command(command, errors="replace")
-        journal = [line for line in out.splitlines() if line.strip()]
+        # the server's own words, which what systemd says of its end would push out; only one that never ran has none
+        for whose in (f"_SYSTEMD_UNIT={unit}", f"--unit={unit}"):
+            command = ["journalctl", whose, "--boot", "--no-pager", "--quiet", "--output=cat", "--lines=15"]
+            _rc, out, _err = module.run_command(command, errors="replace")
+            journal = journal or [line for line in out.splitlines() if line.strip()]
     module.exit_json(
         changed=False,
         server={

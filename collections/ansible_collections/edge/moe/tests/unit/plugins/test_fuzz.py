@@ -24,6 +24,7 @@ from ansible_collections.edge.moe.plugins.module_utils import (
     _power,
     _prometheus,
     _sensors,
+    _snapshot,
     _systemd,
 )
 from edge_moe_testbed.sshfleet import Board
@@ -72,6 +73,11 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "packages": (text(_jetson.parse_packages), b"ii \tnvidia-l4t-core\t36.4.7-2025\nhi \tbash\t5.1\n"),
     "meminfo": (text(_jetson.parse_meminfo), b"MemTotal:  7802332 kB\nMemAvailable: 1 kB\nHugePages_Total: 0\n"),
     "swaps": (text(_jetson.parse_swaps), b"Filename Type Size Used Priority\n/dev/zram0 partition 182544 12 5\n"),
+    "swap_priorities": (text(_snapshot.parse_priorities), b"Filename Type Size Used Priority\n/dev/zram0 x 1 2 5\n"),
+    "all_packages": (text(_snapshot.parse_packages), b"Package: cmake\nStatus: hold ok installed\nVersion: 1\n\n"),
+    "unit_files": (text(_snapshot.parse_units), b"nvzramconfig.service enabled enabled\n"),
+    "accounts": (text(_snapshot.parse_accounts), b"edge-moe:x:999:999::/nonexistent:/usr/sbin/nologin\n"),
+    "apt_simulation": (text(_snapshot.parse_simulation), b"Remv cmake [3.2]\nPurg libgomp1:armhf [12]\n"),
     "cpu_list": (text(_jetson.parse_cpu_list), b"0-3,6,8-9"),
     "scheduler": (text(_jetson.parse_scheduler), b"none [mq-deadline] kyber"),
     "cuda_version": (text(_jetson.parse_cuda_version_json), b'{"cuda" : {"name" : "CUDA SDK", "version" : "12.6.11"}}'),
