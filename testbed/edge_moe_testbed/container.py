@@ -118,7 +118,8 @@ class Container:
         (self.folder / "port").write_text(f"{port}\n")
         # With a terminal, a plain one, the driver keeps what systemd says while it starts.
         argv = ["create", "--tty", "--env", "TERM=dumb", "--name", self.id, "--hostname", self.name]
-        argv += ["--network", "host", "--cap-add", "SYS_ADMIN"]
+        # sudo asks for the machine's own name.
+        argv += ["--network", "host", "--add-host", f"{self.name}:127.0.0.1", "--cap-add", "SYS_ADMIN"]
         # The profiles of AppArmor and SELinux for containers forbid the mounts that the capability is there for.
         argv += ["--security-opt", "apparmor=unconfined", "--security-opt", "label=disable", *LIMITS]
         argv += ["--cgroupns", "private", "--tmpfs", "/run", "--tmpfs", "/tmp:exec"]  # noqa: S108 - in there
