@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """apply.py on a tree made from the patch itself: applied, repeated, refused, and never half done."""
 

@@ -1,4 +1,6 @@
 #!/usr/bin/python
+# Copyright: edge.moe contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All that the roles ask of a machine before they touch it, in one trip."""
 
@@ -16,7 +18,7 @@ options:
   paths:
     description: Directories whose free space is told. One that is not there yet counts as its nearest parent.
     type: list
-    elements: str
+    elements: path
     default: []
   ports:
     description: TCP ports; for each the process that listens on it is told.
@@ -95,7 +97,7 @@ def read(path: str) -> str:
 
 
 def free_bytes(path: str) -> int:
-    path = os.path.abspath(os.path.expanduser(path))
+    path = os.path.abspath(path)
     while not os.path.exists(path):
         path = os.path.dirname(path)
     return shutil.disk_usage(path).free
@@ -134,7 +136,7 @@ def version_line(module: AnsibleModule, program: str) -> str | None:
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "paths": {"type": "list", "elements": "str", "default": []},
+            "paths": {"type": "list", "elements": "path", "default": []},
             "ports": {"type": "list", "elements": "int", "default": []},
             "packages": {"type": "list", "elements": "str", "default": []},
             "hold_globs": {"type": "list", "elements": "str", "default": []},
