@@ -71,7 +71,7 @@ preflight:
     machine: {description: The machine's architecture as the kernel names it., type: str, returned: always}
     cores: {description: CPUs this process may use., type: int, returned: always}
     jobs: {description: Compile jobs that cores and available memory allow., type: int, returned: always}
-    free_bytes: {description: Free bytes by asked path., type: dict, returned: always}
+    free_bytes: {description: "Free bytes by asked path, C(~) and variables expanded.", type: dict, returned: always}
     ports: {description: "C(pid), C(command), C(unit) of the holder, by taken port.", type: dict, returned: always}
     missing_packages: {description: Asked packages that are missing., type: list, elements: str, returned: always}
     unheld_packages: {description: Matching packages not on hold., type: list, elements: str, returned: always}
