@@ -121,7 +121,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
 def damaged(data: bytes, generator: random.Random) -> bytes:
     """One to four of: a bit turned, a stretch cut, repeated or replaced, odd bytes put in, the end lost."""
     made = bytearray(data)
-    for _ in range(generator.randint(1, 4)):
+    for _turn in range(generator.randint(1, 4)):
         place = generator.randrange(len(made) + 1)
         end = min(len(made), place + generator.choice((1, 1, 2, 4, 8, 64)))
         kind = generator.randrange(7)
@@ -173,9 +173,9 @@ def test_much_of_it_takes_neither_long_nor_much_memory(name: str) -> None:
 def test_odd_measurements_never_stop_a_plan() -> None:
     generator = random.Random(SEED)
     odd = [None, -1, 0, 1e308, float("nan"), float("inf"), "7", "x", [], {}, True, 3.5]
-    for _ in range(500):
+    for _turn in range(500):
         keys = ("decode_tokens_per_s", "mib_per_token", "path")
-        entries = [{key: generator.choice(odd) for key in keys} for _ in range(generator.randrange(5))]
+        entries = [{key: generator.choice(odd) for key in keys} for _turn in range(generator.randrange(5))]
         points = _estimate.points_of(entries)
         estimate = _estimate.estimate("cache", 100.0, 2000.0, True, None, points)
         assert estimate["sentence"]
