@@ -100,8 +100,8 @@ def sanity(session: nox.Session, core: str) -> None:
     """All of ansible-test sanity; what can run on a board is imported with a board's Python, too, where it is here."""
     install(session, f"ansible-core=={CORES[core].version}")
     session.chdir(tree(session))
-    board = ["--target-python", BOARD] if runs(BOARD) else []
-    session.run("ansible-test", "sanity", "--color", "no", "--target-python", "default", *board)
+    pythons = [str(session.python), *([BOARD] if runs(BOARD) else [])]
+    session.run("ansible-test", "sanity", "--color", "no", *(f"--target-python={python}" for python in pythons))
 
 
 def units(session: nox.Session, core: str) -> None:
@@ -112,7 +112,7 @@ def units(session: nox.Session, core: str) -> None:
         env={"ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg")},
     )  # fmt: skip
     session.chdir(tree(session))
-    session.run("ansible-test", "units", "--color", "no", "--target-python", "default")
+    session.run("ansible-test", "units", "--color", "no", f"--target-python={session.python}")
 
 
 offer_pyenv()
@@ -135,7 +135,7 @@ def units_board(session: nox.Session) -> None:
     session.run("pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", "tests/unit/clock_floor")
     session.run(
         str(PROGRAMS / "ansible-test"), "units", "--color", "no",
-        "--target-python", f"{BOARD}@{session.virtualenv.bin}/python", external=True,
+        f"--target-python={BOARD}@{session.virtualenv.bin}/python", external=True,
     )  # fmt: skip
 
 
