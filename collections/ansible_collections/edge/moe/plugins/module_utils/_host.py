@@ -17,7 +17,7 @@ import signal
 import stat
 import subprocess
 import time
-from typing import NamedTuple
+from typing import IO, NamedTuple, cast
 
 READ_LIMIT = 64 * 1024
 NUMBER_LIMIT = 32
@@ -120,8 +120,7 @@ class Lines:
             env=command_environment(),
             start_new_session=True,
         )
-        assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
-        self._stdout = self._process.stdout
+        self._stdout = cast("IO[bytes]", self._process.stdout)  # a pipe was asked for
         os.set_blocking(self._stdout.fileno(), False)
         self._rest = b""
 

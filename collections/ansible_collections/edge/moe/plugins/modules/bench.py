@@ -17,7 +17,7 @@ description:
   - A variant that does not start, dies or runs out of memory is recorded with the reason, and the others are measured.
   - Needs root.
 author:
-  - edge.moe developers
+  - edge.moe contributors (@edge-moe)
 attributes:
   check_mode:
     support: full

@@ -18,7 +18,7 @@ description:
   - Records what the expert cache and the clock-floor service did meanwhile, the swap limit of the server's
     control group, and what the server's journal says of the GPU.
 author:
-  - edge.moe developers
+  - edge.moe contributors (@edge-moe)
 attributes:
   check_mode:
     support: full

@@ -1,4 +1,6 @@
 #!/usr/bin/python
+# Copyright: edge.moe contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """State of a llama-server that systemd runs, waiting for its health for a limited time."""
 
@@ -65,12 +67,12 @@ server:
       returned: always
 """
 
+import http.client
 import subprocess
 import time
-import urllib.error
-import urllib.request
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.urls import open_url
 
 PROPERTIES = ("LoadState", "ActiveState", "MainPID", "ControlGroup")
 
@@ -86,9 +88,10 @@ def unit_state(unit: str) -> dict[str, str]:
 
 def is_healthy(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  (the play chose the URL)
-            return answer.status == 200
-    except (OSError, urllib.error.URLError, ValueError):
+        # the server is on this machine, and no proxy can reach it for us
+        with open_url(url, timeout=5, use_proxy=False) as answer:
+            return bool(answer.status == 200)
+    except (OSError, http.client.HTTPException, ValueError):
         return False
 
 

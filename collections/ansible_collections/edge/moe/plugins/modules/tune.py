@@ -19,7 +19,7 @@ description:
     the board back when the module ends, also when it was killed.
   - Needs root.
 author:
-  - edge.moe developers
+  - edge.moe contributors (@edge-moe)
 attributes:
   check_mode:
     support: full

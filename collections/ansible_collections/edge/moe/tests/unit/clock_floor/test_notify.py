@@ -21,7 +21,7 @@ def test_messages_arrive_in_order_and_a_status_is_said_once(tmp_path: Path, abst
         notifier.status("degraded: no node")
         notifier.alive()
         notifier.stopping()
-        assert [manager.recv(256).decode() for _ in range(4)] == [
+        assert [manager.recv(256).decode() for _turn in range(4)] == [
             "READY=1\nSTATUS=floor 306 MHz (idle)",
             "STATUS=degraded: no node",
             "WATCHDOG=1",
