@@ -85,7 +85,7 @@ class Container:
 
     def up(self, port: int) -> bool:
         """Starts the container and waits for it; False if it was running already."""
-        self._need_driver()
+        self.need_driver()
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / ".lock", f"another command works on container {self.name}"):
             if self.state() == "running":
@@ -105,7 +105,7 @@ class Container:
         self.wait()
         return True
 
-    def _need_driver(self) -> None:
+    def need_driver(self) -> None:
         programs = {self.driver: DRIVERS[self.driver], **LOGIN_PROGRAMS}
         if "runc" in self.command:
             programs["runc"] = "runc"
@@ -118,7 +118,8 @@ class Container:
         (self.folder / "port").write_text(f"{port}\n")
         # With a terminal, a plain one, the driver keeps what systemd says while it starts.
         argv = ["create", "--tty", "--env", "TERM=dumb", "--name", self.id, "--hostname", self.name]
-        argv += ["--network", "host", "--cap-add", "SYS_ADMIN"]
+        # sudo asks for the machine's own name.
+        argv += ["--network", "host", "--add-host", f"{self.name}:127.0.0.1", "--cap-add", "SYS_ADMIN"]
         # The profiles of AppArmor and SELinux for containers forbid the mounts that the capability is there for.
         argv += ["--security-opt", "apparmor=unconfined", "--security-opt", "label=disable", *LIMITS]
         argv += ["--cgroupns", "private", "--tmpfs", "/run", "--tmpfs", "/tmp:exec"]  # noqa: S108 - in there
@@ -162,7 +163,7 @@ class Container:
         if not self.folder.exists():
             say(f"there is no container {self.name}")
             return False
-        self._need_driver()
+        self.need_driver()
         self._remove()
         shutil.rmtree(self.folder)
         say(f"container {self.name}: destroyed")
@@ -220,7 +221,7 @@ def _run_command(args: argparse.Namespace) -> int:
     command = args.container_command
     if command == "image":
         container = Container("image")
-        container._need_driver()
+        container.need_driver()
         print(container_image.ensure(container.command))
         return 0
     container = Container(args.name)

@@ -77,8 +77,7 @@ def commands() -> list[list[str]]:
         ["systemctl", "disable", "ssh.socket", "nvpmodel.service", "nvzramconfig.service"],
         ["systemctl", "mask", *MASKED_UNITS],
         ["systemctl", "set-default", "multi-user.target"],
-        # An empty id is made anew by each container, and unlike a missing one does not count as a first boot.
-        ["sh", "-c", "rm /l4t.deb /etc/ssh/ssh_host_*; : > /etc/machine-id"],
+        ["sh", "-c", "rm /l4t.deb /etc/ssh/ssh_host_*"],
     ]
 
 
