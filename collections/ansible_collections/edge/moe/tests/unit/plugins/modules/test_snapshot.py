@@ -107,7 +107,11 @@ def test_a_snapshot_that_came_late_says_so_and_knows_nothing_of_files(
     assert [each for each in found["differences"] if each.startswith("file ")] == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2, "board": {}}', '{"format": 1, "board": []}', "\0\xff", "[" * 10**5])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"format": 2, "board": {}}', '{"format": 1, "board": []}', "\0\xff", "[" * 10**5],
+    ids=lambda text: text[:20],
+)
 @pytest.mark.parametrize("state", ["recorded", "compared", "forgotten"])
 def test_a_damaged_file_is_refused_and_kept(run: Run, file: Path, text: str, state: str) -> None:
     file.parent.mkdir()
