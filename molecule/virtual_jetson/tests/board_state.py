@@ -4,7 +4,8 @@
 Taken before the first playbook and after the reset. It looks wider than the collection's own snapshot, and shares no
 code with what it judges.
 
-    python3 board_state.py
+    python3 board_state.py               on the board: what it is like
+    python3 board_state.py BEFORE AFTER  anywhere: the names of what differs between two such outputs
 """
 
 from __future__ import annotations
@@ -95,5 +96,15 @@ def gather() -> dict[str, str]:
     return found
 
 
+def differing(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+
+
+def load(path: str) -> dict[str, str]:
+    with open(path) as file:
+        looked: dict[str, str] = json.load(file)
+    return looked
+
+
 if __name__ == "__main__":
-    json.dump(gather(), sys.stdout)
+    json.dump(differing(*map(load, sys.argv[1:])) if sys.argv[1:] else gather(), sys.stdout)
