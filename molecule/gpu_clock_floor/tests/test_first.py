@@ -19,19 +19,18 @@ def show(host: Any, name: str) -> str:
 @pytest.mark.parametrize(
     ("path", "kind", "mode"),
     [
-        ("/etc/default/edge-moe-clock-floor", "file", 0o644),
-        (f"/etc/systemd/system/{UNIT}", "file", 0o644),
+        ("/etc/default/edge-moe-clock-floor", "regular file", 0o644),
+        (f"/etc/systemd/system/{UNIT}", "regular file", 0o644),
         ("/usr/lib/edge-moe", "directory", 0o755),
         (PACKAGE, "directory", 0o755),
-        (f"{PACKAGE}/__main__.py", "file", 0o644),
-        (f"{PACKAGE}/restore.py", "file", 0o644),
+        (f"{PACKAGE}/__main__.py", "regular file", 0o644),
+        (f"{PACKAGE}/restore.py", "regular file", 0o644),
         ("/etc/edge-moe", "directory", 0o755),
-        ("/etc/tmpfiles.d/edge-moe.conf", "file", 0o644),
+        ("/etc/tmpfiles.d/edge-moe.conf", "regular file", 0o644),
     ],
 )
 def test_everything_installed_belongs_to_root(host: Any, path: str, kind: str, mode: int) -> None:
-    file = host.file(path)
-    assert (file.type, file.user, file.group, file.mode) == (kind, "root", "root", mode)
+    assert host.check_output("stat --format='%%F %%U %%G %%a' %s", path) == f"{kind} root root {mode:o}"
 
 
 def test_folder_for_health_is_shared_and_sticky(host: Any) -> None:

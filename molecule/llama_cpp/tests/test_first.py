@@ -39,13 +39,12 @@ def test_release_says_what_it_is(host: Any) -> None:
         (f"{ROOT}/current/", "directory", 0o755),
         (f"{ROOT}/current/bin", "directory", 0o755),
         (f"{ROOT}/current/lib", "directory", 0o755),
-        (f"{ROOT}/current/release.json", "file", 0o644),
-        *((f"{ROOT}/current/bin/{name}", "file", 0o755) for name in PROGRAMS),
+        (f"{ROOT}/current/release.json", "regular file", 0o644),
+        *((f"{ROOT}/current/bin/{name}", "regular file", 0o755) for name in PROGRAMS),
     ],
 )
 def test_release_belongs_to_root(host: Any, path: str, kind: str, mode: int) -> None:
-    file = host.file(path)
-    assert (file.type, file.user, file.group, file.mode) == (kind, "root", "root", mode)
+    assert host.check_output("stat --format='%%F %%U %%G %%a' %s", path) == f"{kind} root root {mode:o}"
 
 
 def test_nothing_of_a_release_can_be_changed_by_another(host: Any) -> None:
@@ -62,7 +61,7 @@ def test_programs_find_their_libraries_beside_them(host: Any) -> None:
     needed = host.check_output("ldd %s", f"{ROOT}/current/bin/llama-server")
     assert "not found" not in needed
     (line,) = [line for line in needed.splitlines() if "libllama.so" in line]
-    assert f"{ROOT}/{current(host)}/" in line
+    assert f" => {ROOT}/current/bin/../lib/" in line
 
 
 @pytest.mark.parametrize("program", ["llama-server", "llama-cli"])

@@ -19,16 +19,15 @@ def show(host: Any, unit: str, name: str) -> str:
     ("path", "kind", "mode"),
     [
         ("/etc/edge-moe", "directory", 0o755),
-        ("/etc/edge-moe/server.env", "file", 0o644),
-        (f"/etc/systemd/system/{SERVER}", "file", 0o644),
-        (f"/etc/systemd/system/{REFERENCE}", "file", 0o644),
-        ("/etc/systemd/system/edge-moe.slice", "file", 0o644),
-        ("/usr/local/bin/edge-moe-run", "file", 0o755),
+        ("/etc/edge-moe/server.env", "regular file", 0o644),
+        (f"/etc/systemd/system/{SERVER}", "regular file", 0o644),
+        (f"/etc/systemd/system/{REFERENCE}", "regular file", 0o644),
+        ("/etc/systemd/system/edge-moe.slice", "regular file", 0o644),
+        ("/usr/local/bin/edge-moe-run", "regular file", 0o755),
     ],
 )
 def test_what_is_configured_belongs_to_root(host: Any, path: str, kind: str, mode: int) -> None:
-    file = host.file(path)
-    assert (file.type, file.user, file.group, file.mode) == (kind, "root", "root", mode)
+    assert host.check_output("stat --format='%%F %%U %%G %%a' %s", path) == f"{kind} root root {mode:o}"
 
 
 @pytest.mark.parametrize("unit", [SERVER, REFERENCE])

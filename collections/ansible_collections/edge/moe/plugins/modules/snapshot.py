@@ -144,9 +144,11 @@ def load(path: str) -> dict[str, Any] | None:
     if not os.path.lexists(path):
         return None
     data = read_bounded(path, SNAPSHOT_LIMIT)
+    if data is None:
+        raise Unreadable(f"{path} is no snapshot: it is no file that this user may read")
     try:
-        found = json.loads(decode(data or b""))
-    except ValueError as error:
+        found = json.loads(decode(data))
+    except (ValueError, RecursionError) as error:
         raise Unreadable(f"{path} is no snapshot: {error}") from error
     if mapping(found).get("format") != _snapshot.FORMAT or not isinstance(found.get("board"), dict):
         raise Unreadable(f"{path} is no snapshot of format {_snapshot.FORMAT}")
@@ -223,7 +225,8 @@ def compare(module: AnsibleModule, host: Host, snapshot: dict[str, Any] | None, 
     path = module.params["path"]
     before = mapping(mapping(snapshot).get("board"))
     accounts = mapping(before.get("accounts"))
-    late = [line(path) for path in mapping(snapshot).get("late") or []]
+    traces = mapping(snapshot).get("late")
+    late = [line(trace) for trace in traces] if isinstance(traces, list) else []
     now = _snapshot.gather(host, module.params["folders"])
     goes, needed = _snapshot.removable(
         names(mapping(snapshot).get("added")),

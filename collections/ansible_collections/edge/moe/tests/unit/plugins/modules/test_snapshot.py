@@ -107,7 +107,11 @@ def test_a_snapshot_that_came_late_says_so_and_knows_nothing_of_files(
     assert [each for each in found["differences"] if each.startswith("file ")] == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2, "board": {}}', '{"format": 1, "board": []}', "\0\xff"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"format": 2, "board": {}}', '{"format": 1, "board": []}', "\0\xff", "[" * 10**5],
+    ids=lambda text: text[:20],
+)
 @pytest.mark.parametrize("state", ["recorded", "compared", "forgotten"])
 def test_a_damaged_file_is_refused_and_kept(run: Run, file: Path, text: str, state: str) -> None:
     file.parent.mkdir()
@@ -122,7 +126,7 @@ def test_a_damaged_file_is_refused_and_kept(run: Run, file: Path, text: str, sta
 def test_a_hostile_file_leads_to_no_command(run: Run, file: Path) -> None:
     board = {"packages": {"--purge": ["install", "installed", "1"]}, "swap": {"/dev/zram0 /dev/sda": 1}, "units": 5}
     file.parent.mkdir()
-    file.write_text(json.dumps({"format": 1, "late": [3, {}], "taken": [], "added": ["--all", 7], "board": board}))
+    file.write_text(json.dumps({"format": 1, "late": 3, "taken": [], "added": ["--all", 7], "board": board}))
     found = run(state="compared")
     assert found["left"] is False
     assert all("\n" not in each for each in found["differences"])
