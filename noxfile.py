@@ -29,14 +29,15 @@ class Core(NamedTuple):
     """An ansible-core that the collection supports. Of `pythons` the first that is here is taken."""
 
     version: str
+    pip: str  # what its ansible-test begins environments with
     pythons: tuple[str, ...]
     always: tuple[str, ...] = ()  # what `make test-release` runs of it; `make test-release-all` runs everything
 
 
 CORES = {
-    "2.19": Core("2.19.14", ("3.11", "3.12", "3.13"), ("sanity",)),
-    "2.20": Core("2.20.10", ("3.12", "3.13", "3.14")),
-    "2.21": Core("2.21.5", ("3.13", "3.14", "3.12"), ("sanity", "units")),
+    "2.19": Core("2.19.14", "24.2", ("3.11", "3.12", "3.13"), ("sanity",)),
+    "2.20": Core("2.20.10", "25.2", ("3.12", "3.13", "3.14")),
+    "2.21": Core("2.21.5", "25.2", ("3.13", "3.14", "3.12"), ("sanity", "units")),
 }
 BOARD = "3.10"  # JetPack 6
 
@@ -96,12 +97,28 @@ def install(session: nox.Session, *packages: str) -> None:
     session.install("--quiet", "--constraint", str(TESTS / "constraints.txt"), *packages)
 
 
+def home_of_ansible_test(pip: str) -> Path:
+    """A home of its own, as it keeps environments there. pip finds there what it finds in the user's."""
+    home = HOME / "home"
+    cache = home / ".ansible/test/cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    shutil.copy(TESTS / "get_pip.py", cache / f"get_pip_{pip.replace('.', '_')}.py")
+    settings = home / ".config/pip"
+    settings.parent.mkdir(exist_ok=True)
+    if not settings.is_symlink():
+        settings.symlink_to(Path.home() / ".config/pip")
+    return home
+
+
 def sanity(session: nox.Session, core: str) -> None:
     """All of ansible-test sanity; what can run on a board is imported with a board's Python, too, where it is here."""
     install(session, f"ansible-core=={CORES[core].version}")
     session.chdir(tree(session))
     pythons = [str(session.python), *([BOARD] if runs(BOARD) else [])]
-    session.run("ansible-test", "sanity", "--color", "no", *(f"--target-python={python}" for python in pythons))
+    session.run(
+        "ansible-test", "sanity", "--color", "no", *(f"--target-python={python}" for python in pythons),
+        env={"HOME": str(home_of_ansible_test(CORES[core].pip))},
+    )  # fmt: skip
 
 
 def units(session: nox.Session, core: str) -> None:
