@@ -8,6 +8,7 @@ here is skipped, and its end says so.
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -97,16 +98,18 @@ def install(session: nox.Session, *packages: str) -> None:
     session.install("--quiet", "--constraint", str(TESTS / "constraints.txt"), *packages)
 
 
-def home_of_ansible_test(pip: str) -> Path:
-    """A home of its own, as it keeps environments there. pip finds there what it finds in the user's."""
+def home_of_ansible_test(session: nox.Session, pip: str) -> Path:
+    """A home of its own, as it keeps environments there; with pip's settings, as it passes on none of the variables."""
     home = HOME / "home"
-    cache = home / ".ansible/test/cache"
-    cache.mkdir(parents=True, exist_ok=True)
-    shutil.copy(TESTS / "get_pip.py", cache / f"get_pip_{pip.replace('.', '_')}.py")
-    settings = home / ".config/pip"
-    settings.parent.mkdir(exist_ok=True)
-    if not settings.is_symlink():
-        settings.symlink_to(Path.home() / ".config/pip")
+    installer = home / f".ansible/test/cache/get_pip_{pip.replace('.', '_')}.py"
+    installer.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(TESTS / "get_pip.py", installer)
+    told = str(session.run("python", "-m", "pip", "config", "list", silent=True)).splitlines()
+    pairs = [line.partition("=")[::2] for line in told]  # section.name='value'
+    settings = {name.rpartition(".")[2]: " ".join(ast.literal_eval(value).split()) for name, value in pairs}
+    file = home / ".config/pip/pip.conf"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items()), ""]))
     return home
 
 
@@ -117,7 +120,7 @@ def sanity(session: nox.Session, core: str) -> None:
     pythons = [str(session.python), *([BOARD] if runs(BOARD) else [])]
     session.run(
         "ansible-test", "sanity", "--color", "no", *(f"--target-python={python}" for python in pythons),
-        env={"HOME": str(home_of_ansible_test(CORES[core].pip))},
+        env={"HOME": str(home_of_ansible_test(session, CORES[core].pip))},
     )  # fmt: skip
 
 

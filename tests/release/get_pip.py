@@ -7,10 +7,12 @@ Python's own copy of pip makes the beginning. The arguments are those of that sc
 
 from __future__ import annotations
 
-import ensurepip
 import subprocess
 import sys
 
-ensurepip.bootstrap()
 wanted = [word for word in sys.argv[1:] if word not in ("--no-setuptools", "--no-wheel")]
-sys.exit(subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *wanted], check=False).returncode)
+# in a process of its own, as it makes pip blind for its settings from there on
+for words in (["ensurepip"], ["pip", "install", "--quiet", *wanted]):
+    done = subprocess.run([sys.executable, "-m", *words], stdout=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        sys.exit(done.returncode)
