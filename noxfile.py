@@ -23,7 +23,8 @@ PROJECT = Path(__file__).parent
 PROGRAMS = Path(sys.executable).parent
 TESTS = PROJECT / "tests/release"
 COLLECTION = PROJECT / "collections/ansible_collections/edge/moe"
-UNIT_TESTS = ("-r", str(COLLECTION / "tests/unit/requirements.txt"), "jinja2", "pytest", "pytest-xdist", "pyyaml")
+UNIT_TESTS = ("hypothesis", "jinja2", "pytest", "pytest-xdist", "pyyaml")
+CONTROLLER = ("-r", str(COLLECTION / "tests/unit/requirements.txt"))
 
 
 class Core(NamedTuple):
@@ -109,7 +110,8 @@ def home_of_ansible_test(session: nox.Session, pip: str) -> Path:
     settings = {name.rpartition(".")[2]: " ".join(ast.literal_eval(value).split()) for name, value in pairs}
     file = home / ".config/pip/pip.conf"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items()), ""]))
+    lines = [f"{name} = {value}" for name, value in {**settings, "quiet": 1}.items()]
+    file.write_text("\n".join(["[global]", *lines, ""]))
     return home
 
 
@@ -126,7 +128,7 @@ def sanity(session: nox.Session, core: str) -> None:
 
 def units(session: nox.Session, core: str) -> None:
     """ansible-test units on a controller, and the inventory plugin, whose boards no fork of a test may inherit."""
-    install(session, f"ansible-core=={CORES[core].version}", *UNIT_TESTS)
+    install(session, f"ansible-core=={CORES[core].version}", *UNIT_TESTS, *CONTROLLER)
     session.run(
         "pytest", "-q", str(COLLECTION / "tests/unit/plugins/inventory"),
         env={"ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg")},
