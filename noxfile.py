@@ -8,6 +8,7 @@ here is skipped, and its end says so.
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -22,21 +23,23 @@ PROJECT = Path(__file__).parent
 PROGRAMS = Path(sys.executable).parent
 TESTS = PROJECT / "tests/release"
 COLLECTION = PROJECT / "collections/ansible_collections/edge/moe"
-UNIT_TESTS = ("-r", str(COLLECTION / "tests/unit/requirements.txt"), "jinja2", "pytest", "pytest-xdist", "pyyaml")
+UNIT_TESTS = ("hypothesis", "jinja2", "pytest", "pytest-xdist", "pyyaml")
+CONTROLLER = ("-r", str(COLLECTION / "tests/unit/requirements.txt"))
 
 
 class Core(NamedTuple):
     """An ansible-core that the collection supports. Of `pythons` the first that is here is taken."""
 
     version: str
+    pip: str  # what its ansible-test begins environments with
     pythons: tuple[str, ...]
     always: tuple[str, ...] = ()  # what `make test-release` runs of it; `make test-release-all` runs everything
 
 
 CORES = {
-    "2.19": Core("2.19.14", ("3.11", "3.12", "3.13"), ("sanity",)),
-    "2.20": Core("2.20.10", ("3.12", "3.13", "3.14")),
-    "2.21": Core("2.21.5", ("3.13", "3.14", "3.12"), ("sanity", "units")),
+    "2.19": Core("2.19.14", "24.2", ("3.11", "3.12", "3.13"), ("sanity",)),
+    "2.20": Core("2.20.10", "25.2", ("3.12", "3.13", "3.14")),
+    "2.21": Core("2.21.5", "25.2", ("3.13", "3.14", "3.12"), ("sanity", "units")),
 }
 BOARD = "3.10"  # JetPack 6
 
@@ -96,17 +99,36 @@ def install(session: nox.Session, *packages: str) -> None:
     session.install("--quiet", "--constraint", str(TESTS / "constraints.txt"), *packages)
 
 
+def home_of_ansible_test(session: nox.Session, pip: str) -> Path:
+    """A home of its own, as it keeps environments there; with pip's settings, as it passes on none of the variables."""
+    home = HOME / "home"
+    installer = home / f".ansible/test/cache/get_pip_{pip.replace('.', '_')}.py"
+    installer.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(TESTS / "get_pip.py", installer)
+    told = str(session.run("python", "-m", "pip", "config", "list", silent=True)).splitlines()
+    pairs = [line.partition("=")[::2] for line in told]  # section.name='value'
+    settings = {name.rpartition(".")[2]: " ".join(ast.literal_eval(value).split()) for name, value in pairs}
+    file = home / ".config/pip/pip.conf"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{name} = {value}" for name, value in {**settings, "quiet": 1}.items()]
+    file.write_text("\n".join(["[global]", *lines, ""]))
+    return home
+
+
 def sanity(session: nox.Session, core: str) -> None:
     """All of ansible-test sanity; what can run on a board is imported with a board's Python, too, where it is here."""
     install(session, f"ansible-core=={CORES[core].version}")
     session.chdir(tree(session))
     pythons = [str(session.python), *([BOARD] if runs(BOARD) else [])]
-    session.run("ansible-test", "sanity", "--color", "no", *(f"--target-python={python}" for python in pythons))
+    session.run(
+        "ansible-test", "sanity", "--color", "no", *(f"--target-python={python}" for python in pythons),
+        env={"HOME": str(home_of_ansible_test(session, CORES[core].pip))},
+    )  # fmt: skip
 
 
 def units(session: nox.Session, core: str) -> None:
     """ansible-test units on a controller, and the inventory plugin, whose boards no fork of a test may inherit."""
-    install(session, f"ansible-core=={CORES[core].version}", *UNIT_TESTS)
+    install(session, f"ansible-core=={CORES[core].version}", *UNIT_TESTS, *CONTROLLER)
     session.run(
         "pytest", "-q", str(COLLECTION / "tests/unit/plugins/inventory"),
         env={"ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg")},

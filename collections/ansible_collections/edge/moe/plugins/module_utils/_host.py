@@ -120,7 +120,7 @@ class Lines:
             env=command_environment(),
             start_new_session=True,
         )
-        self._stdout = cast("IO[bytes]", self._process.stdout)  # a pipe was asked for
+        self._stdout = cast(IO[bytes], self._process.stdout)  # a pipe was asked for
         os.set_blocking(self._stdout.fileno(), False)
         self._rest = b""
 

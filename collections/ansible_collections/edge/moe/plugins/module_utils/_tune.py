@@ -128,7 +128,7 @@ def held_values(overrides: dict[str, Any], environment: dict[str, Any], argument
     """Names that the user has set, in any of the ways there are: those are not searched."""
     held = {name for name, value in overrides.items() if value not in (None, "")}
     held |= {ENVIRONMENT_OF[name] for name in environment if name in ENVIRONMENT_OF}
-    given = [str(argument).split("=")[0] for argument in [*arguments, *(overrides.get("extra_args") or [])]]
+    given = [str(argument).partition("=")[0] for argument in [*arguments, *(overrides.get("extra_args") or [])]]
     if any(argument in THREAD_ARGUMENTS for argument in given):
         held.add("threads")
     if "cache_mib" in held:
