@@ -56,9 +56,10 @@ def saying(params: dict[str, Any]) -> Callable[[str], None]:
 
 def finish(module: AnsibleModule, run: Callable[[], dict[str, Any]], *refusals: type[Exception]) -> None:
     """End the module with what `run` returns, or with its refusal's own text."""
+    expected: tuple[type[Exception], ...] = (*REFUSALS, *refusals)
     try:
         result = run()
-    except (*REFUSALS, *refusals) as error:
+    except expected as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or module.params['dest']}: {error.strerror}")

@@ -300,8 +300,6 @@ class Search:
             asked = self._steps.send(self._told) if self._told else next(self._steps)
         except StopIteration:
             self._asked = self._told = None
-            # mypy: a generator that yields nothing is of no type of its own
-            self._steps = (step for step in ())  # type: ignore[assignment]
             return None
         self._asked, self._told = asked, None
         return dict(asked)

@@ -548,32 +548,6 @@ def test_what_cannot_be_measured_is_refused_before_anything_happens(
     assert not module.dest.exists()
 
 
-def test_the_module_documents_itself(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    documentation = yaml.safe_load(bench.DOCUMENTATION)["options"]
-    given: dict[str, Any] = {}
-
-    class Seen(Exception):
-        pass
-
-    def see(argument_spec: dict[str, Any], **_more: Any) -> None:
-        given.update(argument_spec)
-        raise Seen
-
-    monkeypatch.setattr(bench, "AnsibleModule", see)
-    with pytest.raises(Seen):
-        bench.main()
-
-    def same(options: dict[str, Any], spec: dict[str, Any]) -> None:
-        assert set(options) == set(spec)
-        for name, option in options.items():
-            for key in ("type", "elements", "default", "required", "choices"):
-                assert option.get(key) == spec[name].get(key), (name, key)
-            if "suboptions" in option:
-                same(option["suboptions"], spec[name]["options"])
-
-    same(documentation, given)
-
-
 def test_what_the_module_returns_is_documented(module: Module) -> None:
     returned = yaml.safe_load(bench.RETURN)
     result = module()
