@@ -14,7 +14,7 @@ from edge_moe_testbed.common import home
 @pytest.fixture
 def requests() -> list[tuple[str, str]]:
     """Path and status of each GET that was answered, in order."""
-    port = os.environ.get("EDGE_MOE_MODEL_PORT", "8097")
+    port = os.environ.get("EDGE_MOE_MODEL_PORT", "8096")
     log = (home() / "servers" / f"{port}.log").read_text()
     return re.findall(r'"GET (/\w\S*) HTTP/1\.1" (\d+)', log)
 
