@@ -3,9 +3,9 @@
 
 A container is a folder below $EDGE_MOE_HOME/containers, with its host key and login key, and a container of podman or
 docker. It uses the host's network, as not every machine can make one for containers: its sshd listens on a port of
-127.0.0.1. Of the host's rights it has two: CAP_SYS_ADMIN, for the mounts that systemd makes around a fenced service, and
-CAP_SYS_PTRACE, with which root on a board sees what another user's process listens on. /sys is read-only in it and the
-host's devices are not there.
+127.0.0.1. Of the host's rights it has two: CAP_SYS_ADMIN, for the mounts that systemd makes around a fenced service,
+and CAP_SYS_PTRACE, with which root on a board sees what another user's process listens on. /sys is read-only in it and
+the host's devices are not there.
 """
 
 from __future__ import annotations
