@@ -3,8 +3,9 @@
 
 A container is a folder below $EDGE_MOE_HOME/containers, with its host key and login key, and a container of podman or
 docker. It uses the host's network, as not every machine can make one for containers: its sshd listens on a port of
-127.0.0.1. Of the host's rights it has one, CAP_SYS_ADMIN, for the mounts that systemd makes around a fenced service;
-/sys is read-only in it and the host's devices are not there.
+127.0.0.1. Of the host's rights it has two: CAP_SYS_ADMIN, for the mounts that systemd makes around a fenced service,
+and CAP_SYS_PTRACE, with which root on a board sees what another user's process listens on. /sys is read-only in it and
+the host's devices are not there.
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ class Container:
         argv = ["create", "--tty", "--env", "TERM=dumb", "--name", self.id, "--hostname", self.name]
         # sudo asks for the machine's own name.
         argv += ["--network", "host", "--add-host", f"{self.name}:127.0.0.1", "--cap-add", "SYS_ADMIN"]
+        argv += ["--cap-add", "SYS_PTRACE"]
         # The profiles of AppArmor and SELinux for containers forbid the mounts that the capability is there for.
         argv += ["--security-opt", "apparmor=unconfined", "--security-opt", "label=disable", *LIMITS]
         argv += ["--cgroupns", "private", "--tmpfs", "/run", "--tmpfs", "/tmp:exec"]  # noqa: S108 - in there

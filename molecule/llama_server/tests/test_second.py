@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 SERVER = "edge-moe-server.service"
-PORT = 18181
+PORT = 18161
 ASK = """
 import json, sys, urllib.request
 url, body = sys.argv[1], sys.argv[2].encode() or None
