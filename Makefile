@@ -67,11 +67,11 @@ test-unit: setup ## Python unit tests, and the roles' refusals on this machine
 	@$(PYTEST) $(COLLECTION)/tests/unit tests -m 'not board and not llama and not release' -q -n auto
 
 .PHONY: test-release
-test-release: collection ## the archive under ansible-test (ansible-core 2.19 and 2.21, the boards' Python) and Galaxy's importer
+test-release: collection ## the archive under ansible-test (newest ansible-core, a board's Python) and Galaxy's importer
 	@.venv/bin/nox
 
 .PHONY: test-release-all
-test-release-all: collection ## the same with all that there is for every supported ansible-core
+test-release-all: collection ## the same, and all of ansible-test with every supported ansible-core
 	@.venv/bin/nox --tags all
 
 NATIVE_FLAGS := -DCMAKE_BUILD_TYPE=RelWithDebInfo -G Ninja

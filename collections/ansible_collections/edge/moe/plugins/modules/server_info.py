@@ -68,22 +68,19 @@ server:
 """
 
 import http.client
-import subprocess
 import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
+from ansible_collections.edge.moe.plugins.module_utils._host import run_command
 
 PROPERTIES = ("LoadState", "ActiveState", "MainPID", "ControlGroup")
 
 
 def unit_state(unit: str) -> dict[str, str]:
     command = ["systemctl", "show", unit, *(f"--property={name}" for name in PROPERTIES)]
-    try:
-        out = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30, check=False).stdout
-    except OSError:  # no systemd: nothing runs
-        out = ""
-    return dict(line.partition("=")[::2] for line in out.splitlines())
+    # without systemd it tells nothing, and nothing runs
+    return dict(line.partition("=")[::2] for line in run_command(command, timeout_s=30).stdout.splitlines())
 
 
 def is_healthy(url: str) -> bool:
