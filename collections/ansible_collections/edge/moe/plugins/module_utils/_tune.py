@@ -301,7 +301,7 @@ class Search:
         except StopIteration:
             self._asked = self._told = None
             # mypy: a generator that yields nothing is of no type of its own
-            self._steps = (step for step in ())  # type: ignore[assignment]
+            self._steps = (step for step in ())  # type: ignore[assignment,var-annotated]
             return None
         self._asked, self._told = asked, None
         return dict(asked)
