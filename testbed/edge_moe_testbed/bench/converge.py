@@ -33,7 +33,7 @@ from edge_moe_testbed.common import PROJECT, TestbedError, home, say
 
 NAME = "virtual-orin-nano-converge"
 PORT = 2235
-MODEL_PORT = 8096
+MODEL_PORT = 8095
 ROLES = ("jetpack", "llama_cpp", "moe_model", "gpu_clock_floor", "llama_server", "verify")
 PAIRS = 3
 SLOWEST = 8
