@@ -10,6 +10,7 @@ they become an argument of a command, and what is no such value is left out.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -158,6 +159,20 @@ def list_files(host: Host, places: Mapping[str, int]) -> dict[str, str]:
         if depth > 0 and seen.startswith("folder "):
             pending += [(f"{path}/{name}", depth - 1) for name in host.entries(path)]
     return dict(sorted(found.items()))
+
+
+def found_again(host: Host, before: Any, now: Mapping[str, str]) -> dict[str, str]:
+    """What still lies where an earlier look has found something and `now` has not looked, as folders have other names.
+
+    `before` comes from a file: a name that no path can have is of nothing.
+    """
+    names = [name for name in mapping(before) if os.path.isabs(name) and name not in now][:FILES_LIMIT]
+    found: dict[str, str] = {}
+    for name in names:
+        with contextlib.suppress(ValueError):
+            if (seen := fingerprint(host.path(name))) is not None:
+                found[name] = seen
+    return found
 
 
 def places_of(folders: Iterable[str]) -> dict[str, int]:

@@ -228,6 +228,7 @@ def compare(module: AnsibleModule, host: Host, snapshot: dict[str, Any] | None, 
     traces = mapping(snapshot).get("late")
     late = [line(trace) for trace in traces] if isinstance(traces, list) else []
     now = _snapshot.gather(host, module.params["folders"])
+    now["files"].update(_snapshot.found_again(host, before.get("files"), now["files"]))
     goes, needed = _snapshot.removable(
         names(mapping(snapshot).get("added")),
         mapping(before.get("packages")),

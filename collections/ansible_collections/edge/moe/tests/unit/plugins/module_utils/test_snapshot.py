@@ -284,3 +284,25 @@ def test_nothing_is_asked_where_nothing_was_added() -> None:
 def test_a_simulation_of_apt() -> None:
     said = "NOTE: only a simulation\nRemv cmake [3.2]\nPurg libgomp1:armhf [12]\nInst x [1]\nRemv $(reboot) [1]\n"
     assert _snapshot.parse_simulation(said) == ["cmake", "libgomp1:armhf"]
+
+
+def test_what_was_seen_in_a_folder_of_another_name_is_looked_at_again(tmp_path: Path) -> None:
+    (tmp_path / "srv/models").mkdir(parents=True)
+    (tmp_path / "srv/models/new.gguf").touch()
+    host = Host(str(tmp_path))
+    before = _snapshot.list_files(host, _snapshot.places_of(["/srv/models"]))
+    now = _snapshot.list_files(host, _snapshot.places_of([]))
+    assert "/srv" in before
+    assert now == {}
+    assert _snapshot.found_again(host, before, now) == before
+    (tmp_path / "srv/models/new.gguf").unlink()
+    assert sorted(_snapshot.found_again(host, before, now)) == ["/srv", "/srv/models"]
+    assert _snapshot.found_again(host, before, before) == {}
+
+
+@pytest.mark.parametrize(
+    "before", [None, [], "/srv", {"srv": "folder"}, {"/srv\0": "folder"}, {"/\ud800": "file"}, {"": ""}]
+)
+def test_names_that_no_path_has_are_of_nothing(tmp_path: Path, before: Any) -> None:
+    (tmp_path / "srv").mkdir()
+    assert _snapshot.found_again(Host(str(tmp_path)), before, {}) == {}
