@@ -283,8 +283,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     path, state = module.params["path"], module.params["state"]
-    if os.path.lexists(path) and not os.access(path, os.R_OK):
-        module.fail_json(msg=f"{path} is root's alone, and this is user {os.geteuid()}: use become (ansible_become=true)")
+    if os.geteuid() != 0 and os.path.lexists(path) and not os.access(path, os.R_OK):
+        module.fail_json(msg=f"{path} is root's alone, and this is another user: use become (ansible_become=true)")
     host = Host()
     try:
         snapshot = load(path)
