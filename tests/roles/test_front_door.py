@@ -105,9 +105,12 @@ def test_with_a_copy_of_the_example_the_way_goes_as_far_as_it_can_without_a_boar
 def test_the_demo_asks_for_what_there_is(tmp_path: Path) -> None:
     """`make demo` takes half an hour; Molecule plays the same parts. Here its own steps are only listened to."""
     (tmp_path / ".venv/bin").mkdir(parents=True)
-    for program in ("python", "ansible-playbook"):
+    note = 'printf "%s\\n" "$(basename "$0") $*" >> asked\n'
+    # the file server is started in the background, and ended once the playbook has run
+    serving = "until grep -q ' serve ' asked; do sleep 0.1; done\n"
+    for program, waits in (("python", ""), ("ansible-playbook", serving)):
         path = tmp_path / ".venv/bin" / program
-        path.write_text('#!/bin/sh\nprintf "%s\\n" "$(basename "$0") $*" >> asked\n')
+        path.write_text(f"#!/bin/sh\n{waits}{note}")
         path.chmod(0o755)
     done = subprocess.run(
         [str(PROJECT / "testbed/demo"), "virtual-orin-nano"],
