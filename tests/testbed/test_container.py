@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -139,7 +140,7 @@ def test_a_container_is_made_given_its_keys_and_started(
     (create,) = [line for line in asked if line.startswith("create ")]
     assert "--network host " in create
     words = create.split()
-    added = {after for word, after in zip(words, words[1:], strict=False) if word == "--cap-add"}
+    added = {after for word, after in pairwise(words) if word == "--cap-add"}
     assert added == {"SYS_ADMIN", "SYS_PTRACE"}
     assert "--privileged" not in create
     assert [line.split()[0] for line in asked[-3:]] == ["create", "cp", "start"]
