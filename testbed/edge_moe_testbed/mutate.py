@@ -157,8 +157,7 @@ def page(planted: list[Mutation], results: dict[str, Result]) -> str:
             "",
             "Each of these faults was planted in the roles by itself, and the test beside it was run; "
             "`python -m edge_moe_testbed mutate` does that",
-            "and writes this page. They stand in `testbed/edge_moe_testbed/mutations.yml`; a test keeps list and page "
-            "together.",
+            "and writes this page. They stand in `testbed/edge_moe_testbed/mutations.yml`.",
             "",
             f"{caught} of {len(planted)} were caught when they were last planted.",
             "",

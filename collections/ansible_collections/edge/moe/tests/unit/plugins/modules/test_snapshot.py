@@ -174,7 +174,7 @@ def test_what_apt_itself_would_remove(tmp_path: Path, monkeypatch: Any) -> None:
         def fail_json(self, msg: str) -> None:
             raise AssertionError(msg)
 
-    simulate = snapshot.simulation(Module(), Host())  # type: ignore[arg-type]
+    simulate = snapshot.simulation(Module(), Host())  # type: ignore[arg-type]  # all of a module that it uses
     goes, kept = _snapshot.removable(["cmake", "libgomp1"], before, now, simulate)
     assert goes == ["cmake", "cmake-data"]
     assert kept == {"libgomp1": ["ffmpeg"]}
