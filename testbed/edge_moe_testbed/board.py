@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_moe_testbed import image, qemu
-from edge_moe_testbed.common import Step, TestbedError, home, locked, need_programs, need_space, say, tail
+from edge_moe_testbed.common import Step, TestbedError, home, locked, need_programs, need_space, refusing, say, tail
 from edge_moe_testbed.login import PROGRAMS as LOGIN_PROGRAMS
 from edge_moe_testbed.login import Login, run_quietly
 
@@ -345,11 +345,7 @@ def add_arguments(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        return _run_command(args)
-    except TestbedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return refusing(_run_command, args)
 
 
 def _run_command(args: argparse.Namespace) -> int:

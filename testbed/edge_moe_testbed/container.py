@@ -14,14 +14,13 @@ import argparse
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from edge_moe_testbed import container_image
 from edge_moe_testbed.board import NAME, check_port, port_number
-from edge_moe_testbed.common import Step, TestbedError, home, locked, need_programs, say
+from edge_moe_testbed.common import Step, TestbedError, home, locked, need_programs, refusing, say
 from edge_moe_testbed.login import PROGRAMS as LOGIN_PROGRAMS
 from edge_moe_testbed.login import USER, Login
 
@@ -212,11 +211,7 @@ def add_arguments(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        return _run_command(args)
-    except TestbedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return refusing(_run_command, args)
 
 
 def _run_command(args: argparse.Namespace) -> int:

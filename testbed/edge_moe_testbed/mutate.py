@@ -19,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from edge_moe_testbed.common import PROJECT, TestbedError, say
+from edge_moe_testbed.common import PROJECT, TestbedError, refusing, say
 
 LIST = Path(__file__).with_name("mutations.yml")
 PAGE = PROJECT / "docs/mutations.md"
@@ -176,11 +176,7 @@ def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        return plant_all(mutations(), arguments.names, arguments.list)
-    except TestbedError as error:
-        say(f"error: {error}")
-        return 1
+    return refusing(lambda given: plant_all(mutations(), given.names, given.list), arguments)
 
 
 def plant_all(known: list[Mutation], names: list[str], only_list: bool) -> int:
