@@ -18,6 +18,7 @@ TESTBED := .venv/bin/python -m edge_moe_testbed
 COLLECTION := collections/ansible_collections/edge/moe
 DEMO_BOARD := virtual-orin-nano
 PYTEST := .venv/bin/python -m pytest
+CONTAINER_SCENARIOS := $(filter-out virtual_jetson,$(patsubst molecule/%/converge.yml,%,$(wildcard molecule/*/converge.yml)))
 
 .PHONY: help
 help: ## list the targets
@@ -99,13 +100,13 @@ test-host: build ## the patched llama-server on this machine: text equal to mmap
 	@$(PYTEST) tests -m llama -q
 
 .PHONY: test-containers
-test-containers: build ## the roles, each in a container: all Molecule scenarios but virtual_jetson
-	@molecule test --all --exclude virtual_jetson
+test-containers: build ## the roles, each in a container: all Molecule scenarios but virtual_jetson, two at a time
+	@$(TESTBED) container image > /dev/null
+	@printf '%s\n' $(CONTAINER_SCENARIOS) | xargs -P 2 -n 1 testbed/scenario
 
 .PHONY: test-board
 test-board: build ## the virtual board: Molecule scenario virtual_jetson, all steps
 	@$(PYTEST) tests -m board -q
-	@$(TESTBED) model moe --shape demo --name demo-moe && $(TESTBED) model dense
 	@molecule test -s virtual_jetson
 
 .PHONY: bench

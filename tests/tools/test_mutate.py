@@ -39,6 +39,11 @@ def test_the_page_names_what_was_missed() -> None:
     assert missed.fault in rows[0]
 
 
+def test_the_page_in_docs_is_of_these_faults_and_all_were_caught() -> None:
+    caught = {mutation.name: mutate.Result(mutation.name, True, "", 0) for mutation in MUTATIONS}
+    assert mutate.PAGE.read_text() == mutate.page(MUTATIONS, caught), "plant them: python -m edge_moe_testbed mutate"
+
+
 def mutation_of(folder: Path, test: str) -> mutate.Mutation:
     (folder / "collections").mkdir()
     (folder / "collections/sum.py").write_text("def add(a, b):\n    return a + b\n")
