@@ -13,9 +13,11 @@
 #include "../src/engine/keeper.h"
 #include "../src/io/file-set.h"
 #include "../src/io/memory-room.h"
+#include "../src/io/peers.h"
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -25,6 +27,7 @@
 #include <set>
 #include <stdexcept>
 #include <sys/mman.h>
+#include <thread>
 #include <unistd.h>
 #include <unordered_map>
 #include <vector>
@@ -57,6 +60,8 @@ namespace {
 constexpr int GUESSES_MAX = 16;  // experts that are guessed for a token in a layer
 constexpr int TAIL_ROWS   = 64;  // of a prompt, that the policy hears of: later ones count most, and each costs a microsecond
 
+// How long a server that comes waits for the others to give it its part: a look of theirs, and a while to let go.
+constexpr auto PEERS_WAIT = std::chrono::seconds(5);
 // Room that a cache which grows leaves at least; a sixteenth of what there was at load, if that is more.
 constexpr uint64_t ROOM_LEFT_MIN = 64ull << 20;
 
@@ -67,7 +72,8 @@ struct served_model {
     emc_file_set                                      files;
     emc_health                                        health;   // stats are filled in when it is read
     std::unique_ptr<emc_cache>                        cache;    // after files: its reader uses them
-    std::unique_ptr<emc_keeper>                       keeper;   // after cache: it resizes it
+    std::unique_ptr<emc_peers>                        peers;    // of auto: other servers in the same memory
+    std::unique_ptr<emc_keeper>                       keeper;   // after both: it resizes the one and asks the other
     uint64_t                                          round_bytes = 0;  // one slot in every layer
     int                                               n_layers    = 0;
     int                                               n_used      = 0;
@@ -287,15 +293,26 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     request.n_used      = n_used;
     request.automatic   = config.automatic;
     request.asked_bytes = config.cache_mib << 20;
-    const uint64_t room_bytes  = emc_memory_room("");
-    uint64_t       dense_bytes = 0;
+    uint64_t room_bytes  = emc_memory_room("");
+    uint64_t dense_bytes = 0;
     for (const ggml_tensor * tensor : dense) {
         dense_bytes = emc_sum(dense_bytes, ggml_nbytes(tensor));
     }
     if (config.automatic) {
         const uint64_t all_bytes = emc_product(request.round_bytes, (uint64_t) request.n_experts);
-        request.asked_bytes = emc_budget_auto(room_bytes, dense_bytes, emc_product(request.round_bytes, (uint64_t) n_used), all_bytes,
-            emc_product(request.piece_bytes, EMC_STAGING));
+        const auto     fit       = [&] {
+            return emc_budget_auto(room_bytes, dense_bytes, emc_product(request.round_bytes, (uint64_t) n_used), all_bytes,
+                emc_product(request.piece_bytes, EMC_STAGING));
+        };
+        request.asked_bytes = fit();
+        // what there is may be another server's until it sees that it has to share; its keeper looks once a second
+        model.peers = std::make_unique<emc_peers>(config.stats_dir, (int) getpid());
+        const auto waits_until = std::chrono::steady_clock::now() + PEERS_WAIT;
+        while (request.asked_bytes == 0 && model.peers->exchange(0, emc_memory_place("")).others > 0 && std::chrono::steady_clock::now() < waits_until) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            room_bytes          = emc_memory_room("");
+            request.asked_bytes = fit();
+        }
         if (request.asked_bytes >= all_bytes) {
             fits = true;
             return "auto: the model fits in memory";
@@ -368,6 +385,9 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     keeping.request_file  = config.stats_dir.empty() ? "" : config.stats_dir + "/cache-" + std::to_string(getpid()) + ".want";
     keeping.room          = [] { return emc_memory_room(""); };
     keeping.waited        = [] { return emc_memory_waited(""); };
+    if (model.peers) {
+        keeping.peers     = [&peers = *model.peers](uint64_t own) { return peers.exchange(own, emc_memory_place("")); };
+    }
     keeping.say           = [](const std::string & line) { fprintf(stderr, "edge-moe: %s\n", line.c_str()); };
     model.keeper = std::make_unique<emc_keeper>(*model.cache, keeping);
 
@@ -483,7 +503,11 @@ void edge_moe_unmap(const void * mapping) {
 static void settle(served_model & model) {
     const uint64_t room  = emc_memory_room("");
     const uint64_t taken = model.dense_bytes + model.reserve_bytes;
-    const uint64_t slots = std::min<uint64_t>((room > taken ? room - taken : 0) / model.round_bytes, (uint64_t) model.cache->n_slots_most());
+    const uint64_t free  = room > taken ? room - taken : 0;  // the slots are not backed by memory yet
+    const uint64_t most  = std::min<uint64_t>(free / model.round_bytes, (uint64_t) model.cache->n_slots_most());
+    const emc_peers_seen seen = model.peers->exchange((uint64_t) model.cache->n_slots() * model.round_bytes, emc_memory_place(""));
+    const uint64_t slots = seen.others ? std::min(most, std::max<uint64_t>((uint64_t) model.n_used,
+        (uint64_t) emc_fair_slots(seen, 0, free, model.round_bytes))) : most;
     const bool     fits  = emc_budget_fits(room, model.dense_bytes, model.expert_bytes);
     if (fits) {
         model.rest_reason = "auto: the model fits in memory";
@@ -499,6 +523,7 @@ static void settle(served_model & model) {
     fprintf(stderr, "edge-moe: cache off: %s (room for %s, experts %s, dense weights %s)\n", model.rest_reason.c_str(), mib(room).c_str(),
         mib(model.expert_bytes).c_str(), mib(model.dense_bytes).c_str());
     model.keeper.reset();
+    model.peers.reset();
     if (fits) {
         std::map<const void *, uint64_t> in_file_order;
         for (const auto & tensor : model.tensors) {

@@ -26,3 +26,9 @@ constexpr int EMC_DECODE_ROWS = 4;
 enum emc_phase { EMC_DECODE = 0, EMC_PREFILL = 1 };
 
 inline emc_phase emc_phase_of(int64_t rows) { return rows <= EMC_DECODE_ROWS ? EMC_DECODE : EMC_PREFILL; }
+
+// Other caches that size themselves in the same memory, and the bytes that they have together.
+struct emc_peers_seen {
+    int      others = 0;
+    uint64_t bytes  = 0;
+};

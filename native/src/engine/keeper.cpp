@@ -48,6 +48,24 @@ int emc_keeper::requested_most() {
     return std::max(most, options.least);
 }
 
+// What other servers in the same memory leave to this one; at once, as one that comes waits for it.
+int emc_keeper::fair_most(const emc_size_view & view) {
+    if (!options.peers) {
+        return view.most;
+    }
+    const uint64_t       own  = (uint64_t) view.slots * options.round_bytes;
+    const emc_peers_seen seen = options.peers(own);
+    const uint64_t       kept = view.reserve_bytes + view.untouched_bytes;
+    const uint64_t       free = view.room_bytes > kept ? view.room_bytes - kept : 0;
+    const int            most = seen.others ? std::clamp(emc_fair_slots(seen, own, free, options.round_bytes), view.least, view.most) : view.most;
+    if (seen.others != others) {
+        others = seen.others;
+        options.say(others ? "auto: shares its memory with " + std::to_string(others) + " other server" + (others > 1 ? "s" : "") +
+            ": at most " + std::to_string(most) + " slots in each layer" : "auto: has its memory for itself again");
+    }
+    return most;
+}
+
 void emc_keeper::look() {
     emc_size_view view;
     view.slots           = cache.n_slots();
@@ -60,6 +78,7 @@ void emc_keeper::look() {
     view.room_bytes      = room - std::min(room, options.dense_bytes);
     view.reserve_bytes   = options.reserve_bytes;
     view.pressure        = pressure.update(options.waited(), std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+    view.most            = fair_most(view);
     cache.resize(emc_size_next(view));
 }
 

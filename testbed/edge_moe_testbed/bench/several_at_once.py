@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,8 @@ def run_streams(bench: serving.Bench, setting: Setting, way: str, texts: Sequenc
     bench.read_ahead.set(setting.read_ahead_kb)
     harness.drop_page_cache(bench.model)
     with contextlib.ExitStack() as stack:
+        # servers of one board have one folder, by which those that size themselves find each other
+        stats = stack.enter_context(tempfile.TemporaryDirectory())
         running = [
             stack.enter_context(
                 harness.server(
@@ -50,7 +53,7 @@ def run_streams(bench: serving.Bench, setting: Setting, way: str, texts: Sequenc
                     bench_dir() / "log" / f"several_at_once-{number}.log",
                     threads=setting.threads,
                     args=_arguments(slots),
-                    environment=setting.environment(),
+                    environment={**setting.environment(), "EDGE_MOE_STATS_DIR": stats},
                     limit=bench.limit,
                 )
             )

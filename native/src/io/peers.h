@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// Other servers whose cache sizes itself in the same memory: each says in a file how much it has, and finds the others'.
+//
+// The file is `cache-<pid>.share` in a folder that they have in common, with the line `BYTES PLACE`. Its owner holds a lock
+// on it for as long as it lives, so what a dead process left counts for nothing. Others may write to the folder: names are
+// not followed if they are links, little is read, and all that a lie can do is to make a cache smaller.
+#pragma once
+
+#include "../core/types.h"
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+class emc_peers {
+public:
+    // An empty dir, or one that cannot be written, finds nobody.
+    emc_peers(const std::string & dir, int pid);
+    ~emc_peers();
+    emc_peers(const emc_peers &) = delete;
+    emc_peers & operator=(const emc_peers &) = delete;
+
+    // For any thread. Says what this process has, and where its memory comes from (see emc_memory_place), and returns those of the same place.
+    emc_peers_seen exchange(uint64_t own_bytes, const std::string & place);
+
+private:
+    const std::string dir;
+    const std::string name;
+    std::mutex        mutex;  // guards what the file says
+    int               fd = -1;
+};
