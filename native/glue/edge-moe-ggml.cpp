@@ -293,25 +293,28 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     request.n_used      = n_used;
     request.automatic   = config.automatic;
     request.asked_bytes = config.cache_mib << 20;
-    uint64_t room_bytes  = emc_memory_room("");
-    uint64_t dense_bytes = 0;
+    uint64_t       room_bytes  = emc_memory_room("");
+    uint64_t       dense_bytes = 0;
+    emc_peers_seen peers;
     for (const ggml_tensor * tensor : dense) {
         dense_bytes = emc_sum(dense_bytes, ggml_nbytes(tensor));
     }
     if (config.automatic) {
         const uint64_t all_bytes = emc_product(request.round_bytes, (uint64_t) request.n_experts);
-        const auto     fit       = [&] {
-            return emc_budget_auto(room_bytes, dense_bytes, emc_product(request.round_bytes, (uint64_t) n_used), all_bytes,
-                emc_product(request.piece_bytes, EMC_STAGING));
-        };
-        request.asked_bytes = fit();
-        // what there is may be another server's until it sees that it has to share; its keeper looks once a second
+        const uint64_t staging   = emc_product(request.piece_bytes, EMC_STAGING);
+        const uint64_t cycle     = emc_product(request.round_bytes, (uint64_t) n_used);
+        request.asked_bytes = emc_budget_auto(room_bytes, dense_bytes, cycle, all_bytes, staging);
+        // What there is may be other servers', until they see that they have to share: their keepers look once a second. One
+        // cycle is enough to begin with; what the part comes to is seen when the context has its memory.
         model.peers = std::make_unique<emc_peers>(config.stats_dir, (int) getpid());
         const auto waits_until = std::chrono::steady_clock::now() + PEERS_WAIT;
-        while (request.asked_bytes == 0 && model.peers->exchange(0, emc_memory_place("")).others > 0 && std::chrono::steady_clock::now() < waits_until) {
+        while ((peers = model.peers->exchange(0, emc_memory_place(""))).others > 0 && request.asked_bytes == 0 &&
+            std::chrono::steady_clock::now() < waits_until) {
             std::this_thread::sleep_for(std::chrono::milliseconds(100));
-            room_bytes          = emc_memory_room("");
-            request.asked_bytes = fit();
+            room_bytes = emc_memory_room("");
+            if (room_bytes >= emc_sum(emc_sum(dense_bytes, ROOM_LEFT_MIN), emc_sum(staging, cycle))) {
+                request.asked_bytes = cycle + staging;
+            }
         }
         if (request.asked_bytes >= all_bytes) {
             fits = true;
@@ -338,9 +341,9 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
 
     const size_t      n_layers = cached.size();
     emc_cache_options options;
-    // what auto leaves for caches and buffers that do not exist yet may turn out to be more than they take
+    // what auto leaves for caches and buffers that do not exist yet may turn out to be more than they take, and others may go
     options.n_slots    = config.automatic ? (int) std::min<uint64_t>((uint64_t) request.n_experts,
-        std::max<uint64_t>((uint64_t) budget.slots, room_bytes / request.round_bytes)) : budget.slots;
+        std::max<uint64_t>((uint64_t) budget.slots, emc_sum(room_bytes, peers.bytes) / request.round_bytes)) : budget.slots;
     options.n_staging  = budget.staging;
     options.read_bytes = (uint64_t) config.read_kib * 1024;
     options.policy     = config.policy;
