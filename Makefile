@@ -21,7 +21,7 @@ PYTEST := .venv/bin/python -m pytest
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: .venv/.ready ## install what the controller needs: Debian packages (asks for sudo) and .venv
@@ -51,7 +51,7 @@ build: setup ## build the patched llama.cpp for the virtual board, and only that
 	@ansible-playbook playbooks/build.yml -i inventories/demo
 
 .PHONY: test
-test: lint test-unit test-native test-native-arm test-host test-board ## every test (what CI runs)
+test: lint test-unit test-release test-native test-native-arm test-host test-containers test-board ## every test (what CI runs)
 
 .PHONY: lint
 lint: setup ## ruff, mypy, yamllint, ansible-lint (production), cppcheck
@@ -64,7 +64,15 @@ lint: setup ## ruff, mypy, yamllint, ansible-lint (production), cppcheck
 
 .PHONY: test-unit
 test-unit: setup ## Python unit tests, and the roles' refusals on this machine
-	@$(PYTEST) $(COLLECTION)/tests/unit tests -m 'not board and not llama' -q -n auto
+	@$(PYTEST) $(COLLECTION)/tests/unit tests -m 'not board and not llama and not release' -q -n auto
+
+.PHONY: test-release
+test-release: collection ## the archive under ansible-test (newest ansible-core, a board's Python) and Galaxy's importer
+	@.venv/bin/nox
+
+.PHONY: test-release-all
+test-release-all: collection ## the same, and all of ansible-test with every supported ansible-core
+	@.venv/bin/nox --tags all
 
 NATIVE_FLAGS := -DCMAKE_BUILD_TYPE=RelWithDebInfo -G Ninja
 
@@ -89,6 +97,10 @@ test-native-arm: setup ## the same tests built for the boards' processor (aarch6
 .PHONY: test-host
 test-host: build ## the patched llama-server on this machine: text equal to mmap at every cache size
 	@$(PYTEST) tests -m llama -q
+
+.PHONY: test-containers
+test-containers: build ## the roles, each in a container: all Molecule scenarios but virtual_jetson
+	@molecule test --all --exclude virtual_jetson
 
 .PHONY: test-board
 test-board: build ## the virtual board: Molecule scenario virtual_jetson, all steps

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Put the expert cache into a llama.cpp source tree: check the commit, apply the patch, copy our sources.
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """apply.py on a tree made from the patch itself: applied, repeated, refused, and never half done."""
 
@@ -62,7 +61,7 @@ class Apply(unittest.TestCase):
         after = contents(self.tree)
         for name, hunks in PATCH.items():
             text = after[name].decode()
-            for _, hunk in hunks:
+            for _place, hunk in hunks:
                 for line in hunk:
                     if line[0] == "+":
                         self.assertIn(line[1:], text)
@@ -142,7 +141,7 @@ class Apply(unittest.TestCase):
         self.assertEqual(len(pins), len(list(NATIVE.glob(applier.PINS))))
         for pin in pins.values():
             hunks = applier.parse_patch(applier.read_patch(pin)).values()
-            changed = sum(line[0] in "+-" for file in hunks for _, hunk in file for line in hunk)
+            changed = sum(line[0] in "+-" for file in hunks for _place, hunk in file for line in hunk)
             self.assertLessEqual(changed, 40, "the patch is to stay small; put code into glue/")
 
 

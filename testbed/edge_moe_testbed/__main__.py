@@ -7,9 +7,10 @@ import argparse
 import importlib
 import sys
 
-# Loaded only when named: boards need nothing but the standard library, models need numpy and gguf.
+# Loaded only when named: boards and containers need nothing but the standard library, models need numpy and gguf.
 COMMANDS = {
     "board": "edge_moe_testbed.board",
+    "container": "edge_moe_testbed.container",
     "serve": "edge_moe_testbed.fileserver",
     "model": "edge_moe_testbed.models",
     "source": "edge_moe_testbed.source",
@@ -17,6 +18,7 @@ COMMANDS = {
     "docs": "edge_moe_testbed.docs",
     "record": "edge_moe_testbed.record",
     "faults": "edge_moe_testbed.faults",
+    "mutate": "edge_moe_testbed.mutate",
 }
 
 

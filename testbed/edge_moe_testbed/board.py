@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from edge_moe_testbed import image, qemu
-from edge_moe_testbed.common import Step, TestbedError, home, locked, need_programs, need_space, say, tail
+from edge_moe_testbed.common import Step, TestbedError, home, locked, need_programs, need_space, refusing, say, tail
+from edge_moe_testbed.login import PROGRAMS as LOGIN_PROGRAMS
+from edge_moe_testbed.login import Login, run_quietly
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 MEMORY_MIB = 768
@@ -37,8 +39,7 @@ PROGRAMS = {
     qemu.QEMU: "qemu-system-x86",
     "mkfs.ext4": "e2fsprogs",
     "qemu-img": "qemu-utils",
-    "ssh": "openssh-client",
-    "ssh-keygen": "openssh-client",
+    **LOGIN_PROGRAMS,
 }
 
 
@@ -93,32 +94,17 @@ class Board:
 
     # ---- ssh ----
 
-    def ssh_command(self, *remote: str) -> list[str]:
+    def login(self) -> Login:
         settings = self.settings()
         if settings is None:
             raise TestbedError(f"there is no board {self.name}; start it with: board up {self.name} --port PORT")
-        options = {
-            "UserKnownHostsFile": f'"{self.folder / "known_hosts"}"',
-            "StrictHostKeyChecking": "yes",
-            "IdentitiesOnly": "yes",
-            "BatchMode": "yes",
-            "ConnectTimeout": "5",
-            "LogLevel": "ERROR",
-        }
-        argv = ["ssh", "-F", "none", "-i", str(self.folder / "id_ed25519"), "-p", str(settings.port)]
-        for key, value in options.items():
-            argv += ["-o", f"{key}={value}"]
-        return [*argv, f"{image.USER}@127.0.0.1", *remote]
+        return Login(self.folder, settings.port)
+
+    def ssh_command(self, *remote: str) -> list[str]:
+        return self.login().command(*remote)
 
     def ssh(self, *remote: str, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
-        """Runs a command on the board; a time-out gives exit code 255, as a lost connection does."""
-        argv = self.ssh_command(*remote)
-        try:
-            return subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(argv, 255, "", f"no answer within {timeout_s:.0f} s")
+        return self.login().run(*remote, timeout_s=timeout_s)
 
     # ---- commands ----
 
@@ -160,7 +146,7 @@ class Board:
         folder.chmod(0o700)
         if not (folder / "root.qcow2").exists():
             argv = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(image_folder / "root.img")]
-            _run([*argv, str(folder / "root.qcow2")], "making the board's disk")
+            run_quietly([*argv, str(folder / "root.qcow2")], "making the board's disk")
         nvme = folder / "nvme.img"
         size = wanted.nvme_gib * 2**30
         if nvme.exists() and nvme.stat().st_size != size:
@@ -173,14 +159,11 @@ class Board:
             new = folder / "nvme.img.new"
             with new.open("wb") as out:
                 out.truncate(size)
-            _run(["mkfs.ext4", "-q", "-F", "-L", "edge-moe-nvme", "-m", "0", str(new)], "formatting the NVMe disk")
+            run_quietly(
+                ["mkfs.ext4", "-q", "-F", "-L", "edge-moe-nvme", "-m", "0", str(new)], "formatting the NVMe disk"
+            )
             new.rename(nvme)
-        for key, comment in (("id_ed25519", f"login to {self.name}"), ("ssh_host_ed25519_key", f"host {self.name}")):
-            if not (folder / key).exists():
-                argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(folder / key)]
-                _run(argv, "making the board's keys")
-        kind, public = (folder / "ssh_host_ed25519_key.pub").read_text().split()[:2]
-        (folder / "known_hosts").write_text(f"[127.0.0.1]:{wanted.port} {kind} {public}\n")
+        Login(folder, wanted.port).make_keys(self.name)
         (folder / "hostname").write_text(f"{self.name}\n")
         (folder / "board.json").write_text(json.dumps(asdict(wanted), indent=2) + "\n")
 
@@ -235,15 +218,7 @@ class Board:
                     f"{NVME_MOUNT} is {'mounted' if mounted else 'not mounted'}"
                 )
             )
-        say(f"board {self.name} is up; log in with: {self.login_hint()}")
-
-    def login_hint(self) -> str:
-        settings = self.settings()
-        port = settings.port if settings else 0
-        return (
-            f"ssh -i {self.folder}/id_ed25519 -o UserKnownHostsFile={self.folder}/known_hosts "
-            f"-p {port} {image.USER}@127.0.0.1"
-        )
+        say(f"board {self.name} is up; log in with: {self.login().hint()}")
 
     def _with_console(self, text: str) -> str:
         return f"{text}; console log: {self.console}\n{tail(self.console)}"
@@ -329,14 +304,6 @@ def _gone(pid: Callable[[], int | None], limit_s: float) -> bool:
     return True
 
 
-def _run(argv: list[str], what: str) -> None:
-    env = {**os.environ, "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"}
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise TestbedError(f"{what} failed: {said[-1] if said else f'exit code {done.returncode}'}")
-
-
 def port_number(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
@@ -378,11 +345,7 @@ def add_arguments(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        return _run_command(args)
-    except TestbedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return refusing(_run_command, args)
 
 
 def _run_command(args: argparse.Namespace) -> int:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -66,6 +67,15 @@ def _run_ansible(
         check=False,
         timeout=timeout_s,
     )
+
+
+def refusing(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """The exit code of a command; what a user can mend is one line and code 2."""
+    try:
+        return command(arguments)
+    except TestbedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 def say(text: str) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from edge_moe_testbed.board import check_port, port_number
-from edge_moe_testbed.common import TestbedError, home, say
+from edge_moe_testbed.common import TestbedError, home, refusing, say
 
 CHUNK = 1 << 20
 START_LIMIT_S = 15.0
@@ -252,11 +252,7 @@ def add_arguments(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        return _run_command(args)
-    except TestbedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return refusing(_run_command, args)
 
 
 def _run_command(args: argparse.Namespace) -> int:

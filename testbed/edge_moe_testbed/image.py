@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from edge_moe_testbed.common import Step, TestbedError, home, locked, need_programs, need_space, run_logged, say, tail
+from edge_moe_testbed.login import USER
 
 ASSETS = Path(__file__).resolve().parent / "board"
 
@@ -36,7 +37,7 @@ KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
 )
 ROOT_SIZE_MIB = 4096  # sparse: what is not written takes no space
-USER = "jetson"
+ADD_USER = ("useradd", "--create-home", "--shell", "/bin/bash", "--groups", "sudo,video", "--password", "*", USER)
 
 # What a JetPack system has and roles lean on; nothing that only our own tests would want.
 ROOT_PACKAGES = (
@@ -152,13 +153,20 @@ def ensure() -> Path:
     return folder
 
 
-def _build_as_root(folder: Path) -> None:
-    need_programs(PROGRAMS)
-    if not any(path.is_file() for path in KEYRINGS):
+def keyring() -> Path:
+    """Debian's keys; a refusal where there are none."""
+    found = next((path for path in KEYRINGS if path.is_file()), None)
+    if found is None:
         raise TestbedError(
             f"no {KEYRINGS[0]}: Debian's keys are needed to check what is downloaded; "
             "try: sudo apt-get install debian-archive-keyring"
         )
+    return found
+
+
+def _build_as_root(folder: Path) -> None:
+    need_programs(PROGRAMS)
+    keyring()
     need_space(folder.parent, 3 * 2**30, "building the board image")
     started = time.monotonic()
     if os.geteuid() == 0:
@@ -227,8 +235,8 @@ def _fill(work: Path, result: Path) -> None:
     root, kernel, log = work / "root", work / "kernel", work / "build.log"
     with Step("board image: fetching Debian packages") as step, ThreadPoolExecutor() as pool:
         jobs = {
-            "root": pool.submit(_mmdebstrap, "apt", ROOT_PACKAGES, root, work / "root.log"),
-            "kernel": pool.submit(_mmdebstrap, "extract", KERNEL_PACKAGES, kernel, work / "kernel.log"),
+            "root": pool.submit(mmdebstrap, "apt", ROOT_PACKAGES, root, work / "root.log"),
+            "kernel": pool.submit(mmdebstrap, "extract", KERNEL_PACKAGES, kernel, work / "kernel.log"),
         }
         while not all(job.done() for job in jobs.values()):
             notes = [(name, tail(work / f"{name}.log", 1)[:50].removeprefix("I: ")) for name in jobs]
@@ -278,9 +286,9 @@ def _host_apt_options() -> list[str]:
     return [line for line in dump.splitlines() if line.split(" ", 1)[0].lower() in wanted]
 
 
-def _mmdebstrap(variant: str, packages: Iterable[str], target: Path, log: Path) -> None:
-    keyring = next(path for path in KEYRINGS if path.is_file())
-    argv = ["mmdebstrap", f"--variant={variant}", "--architectures=amd64", f"--keyring={keyring}"]
+def mmdebstrap(variant: str, packages: Iterable[str], target: Path, log: Path, options: Iterable[str] = ()) -> None:
+    """Fills a folder, or an archive if it is named so, with packages of Debian."""
+    argv = ["mmdebstrap", f"--variant={variant}", "--architectures=amd64", f"--keyring={keyring()}", *options]
     argv += [f"--include={','.join(packages)}"]
     argv += [f"--aptopt={option}" for option in _host_apt_options()]
     argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
@@ -402,26 +410,26 @@ def _copy_tree(source: Path, target: Path) -> None:
         place.chmod(0o755 if data.startswith(b"#!") else 0o644)
 
 
-def _install_assets(root: Path, work: Path, log: Path) -> None:
-    _copy_tree(ASSETS / "rootfs", root)
-    (root / "etc/sudoers.d/jetson").chmod(0o440)
+def pack_stand_ins(work: Path, log: Path) -> Path:
+    """The Debian package of all that stands in for L4T."""
     package = work / "l4t"
     _copy_tree(ASSETS / "l4t", package)
     for path in [package, *package.rglob("*")]:
         if path.is_dir():
             path.chmod(0o755)
-    run_logged(
-        ["dpkg-deb", "--root-owner-group", "--build", str(package), str(root / "l4t.deb")], log, "packing the stand-ins"
-    )
+    made = work / "l4t.deb"
+    run_logged(["dpkg-deb", "--root-owner-group", "--build", str(package), str(made)], log, "packing the stand-ins")
+    return made
+
+
+def _install_assets(root: Path, work: Path, log: Path) -> None:
+    _copy_tree(ASSETS / "rootfs", root)
+    (root / "etc/sudoers.d/jetson").chmod(0o440)
+    shutil.move(pack_stand_ins(work, log), root / "l4t.deb")
     _chroot(root, ["dpkg", "--install", "/l4t.deb"], log, "installing the stand-ins")
     (root / "l4t.deb").unlink()
     (root / "mnt/nvme").mkdir()
-    _chroot(
-        root,
-        ["useradd", "--create-home", "--shell", "/bin/bash", "--groups", "sudo,video", "--password", "*", USER],
-        log,
-        "adding the board's user",
-    )
+    _chroot(root, [*ADD_USER], log, "adding the board's user")
     _chroot(root, ["systemctl", "enable", *ENABLED_UNITS], log, "enabling units")
     _chroot(root, ["systemctl", "disable", "ssh.socket"], log, "disabling the SSH socket")
     _chroot(root, ["systemctl", "mask", *MASKED_UNITS, *UNSUPPORTED_UNITS], log, "masking units")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 from edge_moe_testbed.common import PROJECT, run_playbook
 
@@ -57,6 +58,7 @@ class Playbook:
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
             "ansible_become": False,  # a test must not need a sudo password
+            "common_snapshot": str(self.folder / "state" / "snapshot.json"),
         }
         members = {name: {**local, **extra} for name, extra in (hosts or {"board": {}}).items()}
         inventory = self.folder / "inventory.json"
@@ -74,6 +76,24 @@ class Playbook:
 @pytest.fixture
 def playbook(tmp_path: Path) -> Playbook:
     return Playbook(tmp_path)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model of a few KiB, dense, as the gguf package writes it."""
+    np = pytest.importorskip("numpy")
+    path = tmp_path / "small.gguf"
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_block_count(1)
+    writer.add_context_length(2048)
+    writer.add_embedding_length(64)
+    writer.add_head_count(4)
+    writer.add_tensor("token_embd.weight", np.zeros((100, 64), dtype=np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def role(name: str, tasks_from: str = "main") -> dict[str, Any]:

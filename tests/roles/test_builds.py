@@ -198,6 +198,19 @@ def test_a_release_that_does_not_start_leaves_the_running_one(toy: Toy) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="releases belong to root")
+def test_an_artifact_that_does_not_unpack_leaves_nothing_of_it(toy: Toy) -> None:
+    assert toy.play("artifact").rc == 0
+    (name,) = toy.built()
+    artifact = toy.artifacts / name
+    artifact.write_bytes(artifact.read_bytes()[:200])
+    played = toy.play("main")
+    assert played.rc != 0
+    assert f"{artifact} could not be unpacked: " in played.words
+    assert "remove it on the controller and it is built again. The running release was left as it is." in played.words
+    assert list((toy.root / "releases").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="releases belong to root")
 def test_check_mode_on_a_board_without_any_release_does_not_fail(toy: Toy) -> None:
     played = toy.play("main", "--check")
     assert played.rc == 0, played.text

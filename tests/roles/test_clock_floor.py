@@ -70,6 +70,33 @@ def test_what_is_there_but_does_not_run_is_no_conflict(playbook: Playbook, etc: 
     assert played.rc == 0, played.text
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"gpu_clock_floor_floor_hz": 1020, "gpu_clock_floor_hold_s": 61},
+            "FLOOR_HZ=1020 is not accepted: it takes a frequency in Hz such as 918000000, or 0 for the highest; "
+            "HOLD_S=61 is not accepted: it takes seconds from 0 to 60.",
+        ),
+        (
+            {"gpu_clock_floor_libraries": ["lib/libllama.so"]},
+            'LIBRARIES="lib/libllama.so" is not accepted: it takes absolute paths or globs',
+        ),
+    ],
+)
+def test_settings_that_would_stop_the_service_are_refused_before_they_are_written(
+    playbook: Playbook, settings: dict[str, object], says: str
+) -> None:
+    played = playbook.run([role("gpu_clock_floor", "settings")], settings)
+    assert played.rc != 0
+    assert f"board: the service would not start with {says}" in played.words, played.text
+
+
+def test_the_settings_of_the_role_are_accepted_also_in_check_mode(playbook: Playbook) -> None:
+    played = playbook.run([role("gpu_clock_floor", "settings")], arguments=("--check",))
+    assert played.rc == 0, played.text
+
+
 SYSTEMCTL = """#!/bin/sh
 echo "$@" >> "{log}"
 case $1 in

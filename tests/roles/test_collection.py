@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import tomllib
+import yaml
 from edge_moe_testbed import samples
 
 PROJECT = Path(__file__).resolve().parents[2]
+COLLECTION = PROJECT / "collections/ansible_collections/edge/moe"
 PROGRAMS = Path(sys.executable).parent
 
 
@@ -63,3 +66,19 @@ def test_archive_carries_all_that_an_empty_folder_needs(tmp_path: Path) -> None:
     )  # fmt: skip
     assert reported.returncode == 0, reported.stdout + reported.stderr
     assert (tmp_path / "report/report.html").exists(), "the page's template is in the archive"
+
+
+def test_what_stands_twice_is_the_same() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    extras = [name for extra in project["optional-dependencies"].values() for name in extra]
+    needed = [line for line in (COLLECTION / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
+    assert set(needed) <= {*project["dependencies"], *extras}
+    version = yaml.safe_load((COLLECTION / "galaxy.yml").read_text())["version"]
+    assert project["version"] == version
+    environment = yaml.safe_load((PROJECT / "execution-environment.yml").read_text())
+    dependencies = environment["dependencies"]
+    assert dependencies["ansible_core"]["package_pip"] in project["dependencies"]
+    assert environment["additional_build_files"][0]["src"] == f"build/edge-moe-{version}.tar.gz"
+    assert dependencies["galaxy"]["collections"][0]["name"] == f"archives/edge-moe-{version}.tar.gz"
+    oldest = yaml.safe_load((COLLECTION / "meta/runtime.yml").read_text())["requires_ansible"].removesuffix(".0")
+    assert dependencies["ansible_core"]["package_pip"].startswith(f"ansible-core{oldest},")

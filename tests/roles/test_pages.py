@@ -165,7 +165,7 @@ def test_every_command_of_the_test_bed_exists() -> None:
 def source_text() -> str:
     """All code and playbooks, with what a message is made of put together as it is shown."""
     places = [docs.COLLECTION / "plugins", docs.COLLECTION / "roles", docs.COLLECTION / "playbooks"]
-    places += [PROJECT / "testbed", PROJECT / "native/src", PROJECT / "native/glue"]
+    places += [PROJECT / "testbed", PROJECT / "molecule", PROJECT / "native/src", PROJECT / "native/glue"]
     files = [path for place in places for path in place.rglob("*") if path.is_file() and "tests" not in path.parts]
     files.append(PROJECT / "Makefile")
     text = "\n".join(path.read_text(errors="replace") for path in files)

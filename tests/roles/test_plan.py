@@ -6,30 +6,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import gguf
-import pytest
-
 from .conftest import Playbook
 
 BOOK = "playbooks/plan.yml"
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A model of a few KiB, dense, as the gguf package writes it."""
-    np = pytest.importorskip("numpy")
-    path = tmp_path / "small.gguf"
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_block_count(1)
-    writer.add_context_length(2048)
-    writer.add_embedding_length(64)
-    writer.add_head_count(4)
-    writer.add_tensor("token_embd.weight", np.zeros((100, 64), dtype=np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def test_several_models_on_two_boards(playbook: Playbook, tmp_path: Path, model: Path) -> None:

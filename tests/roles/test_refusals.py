@@ -212,3 +212,19 @@ def test_a_variable_set_for_one_host_is_seen_on_that_host_alone(playbook: Playbo
     assert "EDGE_MOE_CACHE_MIB=1111\n" in workshop
     assert "EDGE_MOE_CACHE_MIB=" in kitchen
     assert "1111" not in kitchen
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "remedy"),
+    [
+        ("swapless_slice_name", "edge-moe.service", "ends in .slice (edge-moe.slice)"),
+        ("swapless_slice_memory_max", "6 GiB", "systemd takes bytes with K, M, G or T (6G)"),
+    ],
+)
+def test_a_slice_that_systemd_would_ignore_is_refused(
+    playbook: Playbook, variable: str, value: str, remedy: str
+) -> None:
+    played = playbook.run([role("swapless_slice", "preflight")], {variable: value})
+    assert played.rc != 0
+    assert f'{variable} is "{value}"' in played.words
+    assert remedy in played.words

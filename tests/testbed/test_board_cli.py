@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from edge_moe_testbed import board as boards
-from edge_moe_testbed import image
+from edge_moe_testbed import login
 from edge_moe_testbed.board import Board, Settings
 from edge_moe_testbed.common import TestbedError
 
@@ -173,4 +173,4 @@ def test_the_host_key_is_checked() -> None:
     argv = board.ssh_command("true")
     assert "StrictHostKeyChecking=yes" in argv
     assert f'UserKnownHostsFile="{board.folder}/known_hosts"' in argv
-    assert argv[-2:] == [f"{image.USER}@127.0.0.1", "true"]
+    assert argv[-2:] == [f"{login.USER}@127.0.0.1", "true"]

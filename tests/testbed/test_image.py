@@ -118,7 +118,7 @@ def test_a_failed_build_leaves_no_image_and_keeps_its_log(tmp_path: Path, monkey
         log.write_text("E: no route to the mirror\n")
         raise TestbedError(f"fetching failed, full log: {log}")
 
-    monkeypatch.setattr(image, "_mmdebstrap", fail)
+    monkeypatch.setattr(image, "mmdebstrap", fail)
     folder = tmp_path / "images" / "0123456789abcdef"
     with pytest.raises(TestbedError, match=r"build-failed-(root|kernel)\.log"):
         image.build(folder)

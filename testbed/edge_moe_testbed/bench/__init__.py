@@ -31,6 +31,7 @@ BENCHES = (
     "plan_error",
     "measure_cost",
     "tune_regret",
+    "converge",
 )
 
 

@@ -10,7 +10,7 @@ class ModuleDocFragment:
     # Modules that look at a machine or compute, and change nothing.
     READS = r"""
 author:
-  - edge.moe developers
+  - edge.moe contributors (@edge-moe)
 attributes:
   check_mode:
     support: full

@@ -20,7 +20,7 @@ description:
   - With a cache (see O(cache)) a board that has answered is not asked again until the cache expires; one that has not
     is asked each time.
 author:
-  - edge.moe developers
+  - edge.moe contributors (@edge-moe)
 requirements:
   - netaddr
   - paramiko
@@ -103,13 +103,7 @@ from typing import Any
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible_collections.edge.moe.plugins.module_utils import _boards
-
-try:
-    from ansible_collections.edge.moe.plugins.plugin_utils import _ssh_probe, _targets
-except ImportError as error:
-    MISSING: ImportError | None = error
-else:
-    MISSING = None
+from ansible_collections.edge.moe.plugins.plugin_utils import _ssh_probe, _targets
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
@@ -120,8 +114,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
         super().parse(inventory, loader, path, cache)
-        if MISSING is not None:
-            raise AnsibleParserError(f"edge.moe.boards needs netaddr and paramiko on the controller: {MISSING}")
+        missing = _targets.MISSING or _ssh_probe.MISSING
+        if missing:
+            raise AnsibleParserError(f"edge.moe.boards needs netaddr and paramiko on the controller: {missing}")
         self._read_config_data(path)
         try:
             targets = _targets.expand(

@@ -121,7 +121,7 @@ def paired_ratio(base: Mapping[Key, float], other: Mapping[Key, float]) -> dict[
     # Rounds of one prompt route alike, so they are no independent witnesses.
     logs = [statistics.fmean(values) for values in by_prompt.values()]
     if len(by_prompt) == 1:
-        (logs,) = by_prompt.values()
+        logs = next(iter(by_prompt.values()))
     middle = statistics.fmean(logs)
     ratio: dict[str, Any] = {"value": math.exp(middle), "low": None, "high": None}
     if len(logs) > 1:

@@ -13,14 +13,12 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from ansible_collections.edge.moe.plugins.module_utils import _measure
+from ansible_collections.edge.moe.plugins.module_utils import _measure, _run_file
 from ansible_collections.edge.moe.plugins.module_utils._host import read_bounded
 from ansible_collections.edge.moe.plugins.module_utils._variants import (
     Base,
@@ -31,11 +29,8 @@ from ansible_collections.edge.moe.plugins.module_utils._variants import (
     with_room,
 )
 
-FORMAT = 1
-COMPLETE = "it is complete"
 STARTED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 ORDERS = ("interleaved", "blocks")
-STATE_LIMIT = 256 * 1024 * 1024
 TEXT_LIMIT = 64 * 1024 * 1024
 # Text that is made from tokens may give a few more when it is read again.
 SLACK_TOKENS = 64
@@ -136,26 +131,16 @@ def key_of(work: Work, base: Base, model_sha256: str) -> str:
     inputs = asdict(work) | {
         "prompts": sorted(work.prompts, key=lambda prompt: str(prompt["id"])),
         "perplexity": work.perplexity and [asdict(work.perplexity), work.perplexity.text_sha256()],
-        "base": asdict(base) | {"url": None, "program": os.path.realpath(base.program)},
-        "model_sha256": model_sha256,
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return _run_file.key_of(inputs, base, model_sha256)
 
 
 def new_state(work: Work, key: str) -> dict[str, Any]:
     return {
-        **work.labels,
-        "format": FORMAT,
-        "kind": "bench",
-        "key": key,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "complete": False,
+        **_run_file.new_state("bench", key, work.labels, "started"),
         "variants": [variant.as_dict() for variant in work.variants],
         "reference": work.reference,
-        "legs": [],
-        "load": [],
-        "depth": [],
-        "perplexity": [],
+        **{kind: [] for kind in KINDS},
     }
 
 
@@ -172,39 +157,21 @@ def _done(state: dict[str, Any]) -> Iterator[Step]:
 
 def read_state(path: str, work: Work, key: str) -> tuple[dict[str, Any] | None, str]:
     """The state to go on from, or None and why there is none: empty where there is no file at all."""
-    if not os.path.lexists(path):
-        return None, ""
-    content = read_bounded(path, STATE_LIMIT + 1)
-    if content is None or len(content) > STATE_LIMIT:
-        return None, "it is no file of a benchmark"
-    try:
-        state = json.loads(content)
-        if state["format"] != FORMAT or state["kind"] != "bench" or not STARTED.fullmatch(state["started"]):
-            raise ValueError("format")
-        if state["key"] != key:
-            return None, "it was measured with other settings"
-        done = list(_done(state))
+
+    def restore(found: dict[str, Any]) -> dict[str, Any]:
+        done = list(_done(found))
         if len(set(done)) < len(done) or not set(done) <= set(steps(work)):
             raise ValueError("steps")
-        # What else stands there is not of this program.
-        state = new_state(work, key) | {name: state[name] for name in ("started", "complete", *KINDS)}
-        json.dumps(state, ensure_ascii=False).encode()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None, "it is damaged"
-    if state["complete"] is not False:
-        return None, COMPLETE
-    return state, ""
+        if not STARTED.fullmatch(found["started"]):
+            raise ValueError("started")
+        return new_state(work, key) | {name: found[name] for name in ("started", *KINDS)}
+
+    return _run_file.read(path, "bench", key, restore)
 
 
 def steps_left(work: Work, state: dict[str, Any]) -> list[Step]:
     done = set(_done(state))
     return [step for step in steps(work) if step not in done]
-
-
-def previous(path: str) -> str:
-    """Where a state goes that a new run does not go on from: one is kept."""
-    root, extension = os.path.splitext(path)
-    return f"{root}.previous{extension}"
 
 
 # The run

@@ -20,7 +20,7 @@ def parse_dpkg_status(text: str) -> dict[str, str]:
                 name = line.partition(":")[2].strip()
             elif line.startswith("Status:"):
                 status = line.partition(":")[2].strip()
-        want, _, state = status.partition(" ")
+        want, _blank, state = status.partition(" ")
         if name and state == "ok installed":
             packages[name] = want
     return packages

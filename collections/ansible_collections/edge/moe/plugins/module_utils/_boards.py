@@ -48,7 +48,7 @@ def split_answer(data: bytes) -> dict[str, str]:
     text = data[:ANSWER_LIMIT].decode("utf-8", errors="replace")
     parts: dict[str, str] = {}
     for chunk in ("\n" + text).split("\n@@ ")[1:]:
-        name, _, content = chunk.partition("\n")
+        name, _break, content = chunk.partition("\n")
         # The first of a name counts: a file that holds a mark of its own cannot replace an earlier part.
         if name.strip() in PARTS:
             parts.setdefault(name.strip(), content)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import math
 import time
 import urllib.parse
 from socket import SO_RCVLOWAT, SOL_SOCKET
@@ -73,7 +74,7 @@ def answer_fields(answer: dict[str, Any]) -> dict[str, Any]:
     def figure(key: str) -> float | None:
         value = timings.get(key)
         # A rate over no time at all is written as infinity or null.
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or abs(value) > 1e12:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e12 or math.isnan(value):
             return None
         return float(value)
 

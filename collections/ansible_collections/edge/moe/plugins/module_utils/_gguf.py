@@ -491,7 +491,7 @@ def read_header(source: Source, check_complete: bool = True) -> Header:
         )
     if tensor_count and header.integer("split.count") not in (None, 0, 1):
         after = -(-needed // alignment) * alignment
-        for place in {needed, after}:
+        for place in sorted({needed, after}):
             if source.size - place >= 24 and source.read(place, 4) == MAGIC:
                 raise GgufError(
                     f"{name} is several shards joined end to end: keep them as separate files, or merge them with "

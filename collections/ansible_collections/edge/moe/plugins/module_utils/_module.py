@@ -1,8 +1,8 @@
 # Copyright: edge.moe contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The last step of the modules that change nothing: facts or one value out, a refusal as one line.
+"""What modules share: options that several have, and the last step of those that change nothing.
 
-Private to this collection: it may change in any release.
+The options' text is the documentation fragment `board`. Private to this collection: it may change in any release.
 """
 
 from __future__ import annotations
@@ -11,6 +11,24 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
+
+FACTS: dict[str, Any] = {
+    "gguf": {"type": "dict", "required": True},
+    "jetson": {"type": "dict", "required": True},
+    "devfreq": {"type": "dict", "default": {}},
+}
+PROMPTS: dict[str, Any] = {
+    "prompts": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {
+            "id": {"type": "str", "required": True},
+            "lang": {"type": "str"},
+            "text": {"type": "str", "required": True},
+        },
+    },
+}
 
 
 def exit_facts(module: AnsibleModule, key: str, facts: dict[str, Any]) -> NoReturn:

@@ -128,7 +128,7 @@ def held_values(overrides: dict[str, Any], environment: dict[str, Any], argument
     """Names that the user has set, in any of the ways there are: those are not searched."""
     held = {name for name, value in overrides.items() if value not in (None, "")}
     held |= {ENVIRONMENT_OF[name] for name in environment if name in ENVIRONMENT_OF}
-    given = [str(argument).split("=")[0] for argument in [*arguments, *(overrides.get("extra_args") or [])]]
+    given = [str(argument).partition("=")[0] for argument in [*arguments, *(overrides.get("extra_args") or [])]]
     if any(argument in THREAD_ARGUMENTS for argument in given):
         held.add("threads")
     if "cache_mib" in held:
@@ -300,8 +300,6 @@ class Search:
             asked = self._steps.send(self._told) if self._told else next(self._steps)
         except StopIteration:
             self._asked = self._told = None
-            # mypy: a generator that yields nothing is of no type of its own
-            self._steps = (_ for _ in ())  # type: ignore[assignment]
             return None
         self._asked, self._told = asked, None
         return dict(asked)

@@ -10,22 +10,15 @@ A trial is what the plan would serve with that setting, so what wins is what the
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ansible_collections.edge.moe.plugins.module_utils import _measure, _plan, _tune, _verdict
-from ansible_collections.edge.moe.plugins.module_utils._host import read_bounded
+from ansible_collections.edge.moe.plugins.module_utils import _measure, _plan, _run_file, _tune, _verdict
 from ansible_collections.edge.moe.plugins.module_utils._variants import Base, Stage, StageError, Variant
 
-FORMAT = 1
-COMPLETE = "it is complete"
-STATE_LIMIT = 16 << 20
 # Of a request, what another's text is compared with.
 TEXT_KEYS = ("id", "round", "text", "text_sha256", "tokens", "n_decoded")
 
@@ -76,21 +69,14 @@ def key_of(work: Work, base: Base, model_sha256: str) -> str:
     inputs = asdict(work) | {
         "jetson": {**facts, "memory": (work.jetson.get("memory") or {}).get("total_bytes")},
         "devfreq": None,
-        "base": asdict(base) | {"url": None, "program": os.path.realpath(base.program)},
-        "model_sha256": model_sha256,
         "search": _tune.FORMAT,
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return _run_file.key_of(inputs, base, model_sha256)
 
 
 def new_state(work: Work, key: str) -> dict[str, Any]:
     return {
-        **work.labels,
-        "format": FORMAT,
-        "kind": "tune",
-        "key": key,
-        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "complete": False,
+        **_run_file.new_state("tune", key, work.labels, "when"),
         "budget_s": work.budget_s,
         "spent_s": 0.0,
         "reference": None,
@@ -100,28 +86,19 @@ def new_state(work: Work, key: str) -> dict[str, Any]:
 
 def read_state(path: str, work: Work, space: _tune.Space, key: str) -> tuple[dict[str, Any] | None, str]:
     """The state to go on from, or None and why there is none: empty where there is no file at all."""
-    if not os.path.lexists(path):
-        return None, ""
-    content = read_bounded(path, STATE_LIMIT + 1)
-    if content is None or len(content) > STATE_LIMIT:
-        return None, "it is no file of a search"
-    try:
-        found = json.loads(content)
-        if found["format"] != FORMAT or found["kind"] != "tune":
-            raise ValueError("format")
-        if found["key"] != key:
-            return None, "it was searched with other settings"
-        if found["complete"] is not False:
-            return None, COMPLETE
-        # What else stands there is not of this program.
+
+    def restore(found: dict[str, Any]) -> dict[str, Any]:
         state = new_state(work, key) | {name: found[name] for name in ("when", "spent_s", "reference", "trials")}
         state["spent_s"], state["when"] = float(state["spent_s"]), str(state["when"])[:40]
-        _tune.Search(space).replay(state["trials"])
+        try:
+            _tune.Search(space).replay(state["trials"])
+        except _tune.TuneError as error:
+            raise ValueError("trials") from error
         if state["trials"] and not isinstance(state["reference"]["requests"], list):
             raise ValueError("reference")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, _tune.TuneError):
-        return None, "it is damaged"
-    return state, ""
+        return state
+
+    return _run_file.read(path, "tune", key, restore)
 
 
 def speed_of(measurement: dict[str, Any]) -> float | None:

@@ -115,7 +115,8 @@ def parse_variant(given: dict[str, Any]) -> Variant:
         raise VariantError(f"{where}floor is {floor!r}; it must be true or false")
     read_ahead = given.get("read_ahead_kb")
     low, high = _plan.INTEGER_OVERRIDES["read_ahead_kb"]
-    if read_ahead is not None and (type(read_ahead) is not int or not low <= read_ahead <= high):
+    whole = isinstance(read_ahead, int) and not isinstance(read_ahead, bool)
+    if read_ahead is not None and not (whole and low <= read_ahead <= high):
         raise VariantError(
             f"{where}read_ahead_kb is {read_ahead!r}; it must be a whole number between {low} and {high}, or nothing"
         )

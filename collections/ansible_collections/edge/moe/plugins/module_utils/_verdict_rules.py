@@ -53,7 +53,7 @@ class Case:
 
     @property
     def finished(self) -> bool:
-        return all(finished(measurement) for _, measurement in self.sides())
+        return all(finished(measurement) for _side, measurement in self.sides())
 
     @cached_property
     def differences(self) -> list[str] | None:

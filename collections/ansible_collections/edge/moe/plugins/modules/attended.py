@@ -1,4 +1,6 @@
 #!/usr/bin/python
+# Copyright: edge.moe contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Documentation of the action plugin of the same name."""
 

@@ -17,7 +17,7 @@ description:
   - A variant that does not start, dies or runs out of memory is recorded with the reason, and the others are measured.
   - Needs root.
 author:
-  - edge.moe developers
+  - edge.moe contributors (@edge-moe)
 attributes:
   check_mode:
     support: full
@@ -25,22 +25,8 @@ attributes:
   diff_mode:
     support: none
     description: Measures, so there is nothing to compare.
+extends_documentation_fragment: [edge.moe.board.prompts, edge.moe.board.stage]
 options:
-  program:
-    description:
-      - Path of C(llama-server). For O(perplexity), C(llama-perplexity) lies beside it.
-    type: path
-    required: true
-  model:
-    description:
-      - Path of the model, the first of its shards.
-    type: path
-    required: true
-  model_sha256:
-    description:
-      - Hash of the model's file. It is not computed here; a run with another one begins anew.
-    type: str
-    default: ""
   variants:
     description:
       - What is measured against each other.
@@ -81,27 +67,6 @@ options:
     description:
       - Name of the variant that the others are compared with. The first unless set.
     type: str
-  prompts:
-    description:
-      - The prompts, in order.
-    type: list
-    elements: dict
-    required: true
-    suboptions:
-      id:
-        description:
-          - Name of the prompt.
-        type: str
-        required: true
-      lang:
-        description:
-          - Its language.
-        type: str
-      text:
-        description:
-          - The prompt itself.
-        type: str
-        required: true
   n_predict:
     description:
       - Tokens to decode for each prompt.
@@ -158,50 +123,16 @@ options:
           - Seconds that it may take for one variant.
         type: int
         default: 7200
-  url:
-    description:
-      - Address that the variants listen on.
-    type: str
-    default: http://127.0.0.1:8080
-  block_device:
-    description:
-      - Name under C(/sys/class/block) of the drive that holds the model.
-    type: str
-  unit:
-    description:
-      - The reference unit, as which the variants run.
-    type: str
-    default: edge-moe-reference.service
-  served_unit:
-    description:
-      - The unit that serves otherwise. It is stopped, and started again if it ran.
-    type: str
-    default: edge-moe-server.service
-  floor_unit:
-    description:
-      - The clock-floor service.
-    type: str
-    default: edge-moe-clock-floor.service
   settle_s:
     description:
       - Seconds to wait after the last request of a step before the clock is read once more.
     type: float
     default: 3.0
-  ready_s:
-    description:
-      - Seconds that a variant may take to load the model.
-    type: int
-    default: 600
   request_timeout_s:
     description:
       - Seconds that one request may take.
     type: int
     default: 1800
-  labels:
-    description:
-      - What else the file shall say, such as host and board. A run with other labels begins anew.
-    type: dict
-    default: {}
   dest:
     description:
       - File for the result, on the machine that the module runs on. A run with the same options goes on from it if it
@@ -209,15 +140,6 @@ options:
       - A file that is complete, of other options or damaged is renamed, F(bench.json) to F(bench.previous.json).
     type: path
     default: /var/lib/edge-moe/bench.json
-  restart:
-    description:
-      - Begin anew whatever O(dest) holds.
-    type: bool
-    default: false
-  progress_file:
-    description:
-      - File that gets a line about how far it is.
-    type: path
 seealso:
   - module: edge.moe.measure
   - module: edge.moe.serving_plan
@@ -318,11 +240,10 @@ resumed:
   type: bool
 """
 
-import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.edge.moe.plugins.module_utils import _bench, _measure, _variants
+from ansible_collections.edge.moe.plugins.module_utils import _bench, _measure, _run_file, _staged, _variants
 from ansible_collections.edge.moe.plugins.module_utils._host import Host
 
 VARIANT = {
@@ -332,11 +253,6 @@ VARIANT = {
     "environment": {"type": "dict", "default": {}},
     "floor": {"type": "bool", "default": False},
     "read_ahead_kb": {"type": "int"},
-}
-PROMPT = {
-    "id": {"type": "str", "required": True},
-    "lang": {"type": "str"},
-    "text": {"type": "str", "required": True},
 }
 PERPLEXITY = {
     "file": {"type": "path", "required": True},
@@ -367,14 +283,7 @@ def work_of(params: dict[str, Any]) -> _bench.Work:
 
 def run(module: AnsibleModule) -> dict[str, Any]:
     params, host = module.params, Host()
-    work = work_of(params)
-    # A link to the current release may be changed while this runs.
-    program = os.path.realpath(params["program"])
-    for path in (program, params["model"]):
-        if not os.path.isfile(path):
-            raise _variants.StageError(f"{path} is no file on this board; ansible-playbook site.yml puts it there")
-    places = {name: params[name] for name in ("url", "block_device", "unit", "served_unit", "floor_unit")}
-    base = _variants.Base(program, params["model"], **places)
+    work, base = work_of(params), _staged.base_of(params)
     dest, key = params["dest"], _bench.key_of(work, base, params["model_sha256"])
     state, why = (None, "") if params["restart"] else _bench.read_state(dest, work, key)
     resumed = state is not None
@@ -382,24 +291,15 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     left = len(_bench.steps_left(work, state))
     if module.check_mode:
         return {"changed": left > 0, "run": None, "left": left, "resumed": resumed}
-    os.makedirs(os.path.dirname(dest), mode=0o755, exist_ok=True)
-    if not resumed and os.path.lexists(dest):
-        os.replace(dest, _bench.previous(dest))
-        if why and why != _bench.COMPLETE:
-            module.warn(f"{dest} was not gone on from, since {why}; it is {_bench.previous(dest)} now")
+    if not resumed and (warning := _run_file.make_room(dest, why)):
+        module.warn(warning)
     client = _measure.Client(params["url"], params["request_timeout_s"])
-
-    def say(line: str) -> None:
-        if params["progress_file"]:
-            with open(params["progress_file"], "w", encoding="utf-8") as stream:
-                stream.write(line + "\n")
-
     bench = _bench.Bench(
         work,
         _variants.Stage(host, base),
         lambda save: _measure.Session(host, client, params["unit"], params["block_device"], params["settle_s"], save),
         lambda state: _measure.write_result(dest, state),
-        say,
+        _staged.saying(params),
         params["ready_s"],
         params["perplexity"]["limit_s"] if params["perplexity"] else 0.0,
     )
@@ -410,30 +310,18 @@ def run(module: AnsibleModule) -> dict[str, Any]:
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "program": {"type": "path", "required": True},
-            "model": {"type": "path", "required": True},
-            "model_sha256": {"type": "str", "default": ""},
+            **_staged.OPTIONS,
             "variants": {"type": "list", "elements": "dict", "required": True, "options": VARIANT},
             "reference": {"type": "str"},
-            "prompts": {"type": "list", "elements": "dict", "required": True, "options": PROMPT},
             "n_predict": {"type": "int", "default": 128},
             "rounds": {"type": "int", "default": 3},
             "order": {"type": "str", "choices": list(_bench.ORDERS), "default": "interleaved"},
             "load": {"type": "list", "elements": "int", "default": []},
             "depths": {"type": "list", "elements": "int", "default": []},
             "perplexity": {"type": "dict", "options": PERPLEXITY},
-            "url": {"type": "str", "default": "http://127.0.0.1:8080"},
-            "block_device": {"type": "str"},
-            "unit": {"type": "str", "default": _variants.Base.unit},
-            "served_unit": {"type": "str", "default": _variants.Base.served_unit},
-            "floor_unit": {"type": "str", "default": _variants.Base.floor_unit},
             "settle_s": {"type": "float", "default": 3.0},
-            "ready_s": {"type": "int", "default": 600},
             "request_timeout_s": {"type": "int", "default": 1800},
-            "labels": {"type": "dict", "default": {}},
             "dest": {"type": "path", "default": "/var/lib/edge-moe/bench.json"},
-            "restart": {"type": "bool", "default": False},
-            "progress_file": {"type": "path"},
         },
         supports_check_mode=True,
     )
@@ -446,18 +334,7 @@ def main() -> None:
             module.fail_json(msg=f"perplexity.{name} is {params['perplexity'][name]}; it must be at least 1")
     if not 0 <= params["settle_s"] <= 3600:
         module.fail_json(msg=f"settle_s is {params['settle_s']}; it must be between 0 and 3600")
-    try:
-        result = run(module)
-    except (
-        _measure.MeasureError,
-        _variants.VariantError,
-        _variants.StageError,
-        _variants.StageLost,
-    ) as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename or params['dest']}: {error.strerror}")
-    module.exit_json(**result)
+    _staged.finish(module, lambda: run(module))
 
 
 if __name__ == "__main__":

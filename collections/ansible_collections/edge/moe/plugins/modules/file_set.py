@@ -10,8 +10,8 @@ module: file_set
 short_description: Write several text files in one task
 version_added: 1.0.0
 description:
-  - Makes folders, writes the files that differ, and removes files of a kind that are no longer named. All others
-    are left alone.
+  - Makes folders, writes the files that differ, and removes files of a kind that are no longer named, and paths that
+    are to be gone. All others are left alone.
   - One task and one transfer, where M(ansible.builtin.template) and M(ansible.builtin.copy) take several for each
     file. On a slow board or a long line that is most of a play's time.
   - Each file is replaced atomically.
@@ -39,7 +39,7 @@ options:
     description: The files.
     type: list
     elements: dict
-    required: true
+    default: []
     suboptions:
       path:
         description: Where it goes, absolute. Its folder must be there or be one of O(folders).
@@ -67,6 +67,13 @@ options:
         description: Which files are of the kind.
         type: str
         required: true
+  absent:
+    description:
+      - Files and links that are to be gone, and folders that are to be gone if nothing else is in them, inner ones
+        first.
+    type: list
+    elements: path
+    default: []
 """
 
 EXAMPLES = r"""
@@ -89,6 +96,10 @@ EXAMPLES = r"""
     exclusive:
       - path: /usr/lib/edge-moe/package
         suffix: .py
+
+- name: Remove a file, and its folder unless others have put something there
+  edge.moe.file_set:
+    absent: [/etc/edge-moe/example.env, /etc/edge-moe]
 """
 
 RETURN = r"""
@@ -105,7 +116,7 @@ written:
   elements: str
   sample: [/etc/systemd/system/example.service]
 removed:
-  description: Files that were, or in check mode would be, removed.
+  description: Files and folders that were, or in check mode would be, removed.
   returned: success
   type: list
   elements: str
@@ -160,6 +171,25 @@ def strangers(folder: str, suffix: str, files: list[File]) -> list[str]:
     return sorted(path for path in found if path not in named and (os.path.islink(path) or not os.path.isdir(path)))
 
 
+def leavers(absent: list[str]) -> list[str]:
+    """Those of ``absent`` that are there and can go; a folder if all that is in it goes before it."""
+    gone: list[str] = []
+    for path in absent:
+        if os.path.isdir(path) and not os.path.islink(path):
+            if all(os.path.join(path, name) in gone for name in os.listdir(path)):
+                gone.append(path)
+        elif os.path.lexists(path):
+            gone.append(path)
+    return gone
+
+
+def remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        os.rmdir(path)
+    else:
+        os.unlink(path)
+
+
 def replace(file: File) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(file.path), prefix=".new-")
     try:
@@ -198,7 +228,7 @@ def main() -> None:
             "files": {
                 "type": "list",
                 "elements": "dict",
-                "required": True,
+                "default": [],
                 "options": {
                     "path": {"type": "path", "required": True},
                     "text": {"type": "str", "required": True, "no_log": False},
@@ -214,6 +244,7 @@ def main() -> None:
                     "suffix": {"type": "str", "required": True},
                 },
             },
+            "absent": {"type": "list", "elements": "path", "default": []},
         },
         supports_check_mode=True,
     )
@@ -221,6 +252,7 @@ def main() -> None:
     made = [path for path in module.params["folders"] if not folder_is_right(path)]
     written = [file for file in files if not file_is_right(file)]
     removed = [path for kind in module.params["exclusive"] for path in strangers(kind["path"], kind["suffix"], files)]
+    leaving = leavers(module.params["absent"])
     wanted = {file.path: file.text for file in files}
     diff = [
         {
@@ -231,6 +263,9 @@ def main() -> None:
         }
         for path in [file.path for file in written] + removed
     ]
+    # by name alone: what is removed may be large, and none of our making
+    diff += [{"before": f"{path}\n", "after": "", "before_header": path, "after_header": path} for path in leaving]
+    removed += leaving
     if not module.check_mode:
         try:
             for path in made:
@@ -238,7 +273,7 @@ def main() -> None:
             for file in written:
                 replace(file)
             for path in removed:
-                os.unlink(path)
+                remove(path)
         except OSError as error:
             module.fail_json(msg=f"cannot write the files: {error}")
     module.exit_json(

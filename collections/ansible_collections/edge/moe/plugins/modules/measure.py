@@ -18,7 +18,7 @@ description:
   - Records what the expert cache and the clock-floor service did meanwhile, the swap limit of the server's
     control group, and what the server's journal says of the GPU.
 author:
-  - edge.moe developers
+  - edge.moe contributors (@edge-moe)
 attributes:
   check_mode:
     support: full
@@ -26,33 +26,13 @@ attributes:
   diff_mode:
     support: none
     description: Changes nothing, so there is nothing to compare.
+extends_documentation_fragment: [edge.moe.board.prompts]
 options:
   url:
     description:
       - Address of the server.
     type: str
     default: http://127.0.0.1:8080
-  prompts:
-    description:
-      - The prompts, in order.
-    type: list
-    elements: dict
-    required: true
-    suboptions:
-      id:
-        description:
-          - Name of the prompt.
-        type: str
-        required: true
-      lang:
-        description:
-          - Its language.
-        type: str
-      text:
-        description:
-          - The prompt itself.
-        type: str
-        required: true
   n_predict:
     description:
       - Tokens to decode for each prompt. The end-of-text token is ignored, so that all requests decode as many.
@@ -94,8 +74,7 @@ options:
   dest:
     description:
       - File for the result, on the machine that the module runs on. It is written after each request, so a run that
-        is cut loses
-        nothing that it measured.
+        is cut loses nothing that it measured.
     type: path
 seealso:
   - module: edge.moe.verdict
@@ -268,7 +247,7 @@ measurement:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.edge.moe.plugins.module_utils import _measure
+from ansible_collections.edge.moe.plugins.module_utils import _measure, _module
 from ansible_collections.edge.moe.plugins.module_utils._host import Host
 
 
@@ -276,16 +255,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "url": {"type": "str", "default": "http://127.0.0.1:8080"},
-            "prompts": {
-                "type": "list",
-                "elements": "dict",
-                "required": True,
-                "options": {
-                    "id": {"type": "str", "required": True},
-                    "lang": {"type": "str"},
-                    "text": {"type": "str", "required": True},
-                },
-            },
+            **_module.PROMPTS,
             "n_predict": {"type": "int", "default": 256},
             "rounds": {"type": "int", "default": 1},
             "at_once": {"type": "int", "default": 1},

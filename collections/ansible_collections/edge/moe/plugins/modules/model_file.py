@@ -19,7 +19,7 @@ description:
     size and
     time of change are the same.
 author:
-  - edge.moe developers
+  - edge.moe contributors (@edge-moe)
 attributes:
   check_mode:
     support: full

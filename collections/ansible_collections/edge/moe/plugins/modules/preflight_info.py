@@ -1,4 +1,6 @@
 #!/usr/bin/python
+# Copyright: edge.moe contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All that the roles ask of a machine before they touch it, in one trip."""
 
@@ -16,7 +18,7 @@ options:
   paths:
     description: Directories whose free space is told. One that is not there yet counts as its nearest parent.
     type: list
-    elements: str
+    elements: path
     default: []
   ports:
     description: TCP ports; for each the process that listens on it is told.
@@ -69,7 +71,7 @@ preflight:
     machine: {description: The machine's architecture as the kernel names it., type: str, returned: always}
     cores: {description: CPUs this process may use., type: int, returned: always}
     jobs: {description: Compile jobs that cores and available memory allow., type: int, returned: always}
-    free_bytes: {description: Free bytes by asked path., type: dict, returned: always}
+    free_bytes: {description: "Free bytes by asked path, C(~) and variables expanded.", type: dict, returned: always}
     ports: {description: "C(pid), C(command), C(unit) of the holder, by taken port.", type: dict, returned: always}
     missing_packages: {description: Asked packages that are missing., type: list, elements: str, returned: always}
     unheld_packages: {description: Matching packages not on hold., type: list, elements: str, returned: always}
@@ -95,7 +97,7 @@ def read(path: str) -> str:
 
 
 def free_bytes(path: str) -> int:
-    path = os.path.abspath(os.path.expanduser(path))
+    path = os.path.abspath(path)
     while not os.path.exists(path):
         path = os.path.dirname(path)
     return shutil.disk_usage(path).free
@@ -134,7 +136,7 @@ def version_line(module: AnsibleModule, program: str) -> str | None:
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "paths": {"type": "list", "elements": "str", "default": []},
+            "paths": {"type": "list", "elements": "path", "default": []},
             "ports": {"type": "list", "elements": "int", "default": []},
             "packages": {"type": "list", "elements": "str", "default": []},
             "hold_globs": {"type": "list", "elements": "str", "default": []},

@@ -1,4 +1,6 @@
 #!/usr/bin/python
+# Copyright: edge.moe contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """State of a llama-server that systemd runs, waiting for its health for a limited time."""
 
@@ -59,36 +61,34 @@ server:
       type: str
       returned: always
     journal:
-      description: The unit's last journal lines, when it is not healthy.
+      description: The server's last journal lines, when it is not healthy; those of systemd if it has said nothing.
       type: list
       elements: str
       returned: always
 """
 
-import subprocess
+import http.client
 import time
-import urllib.error
-import urllib.request
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.urls import open_url
+from ansible_collections.edge.moe.plugins.module_utils._host import run_command
 
 PROPERTIES = ("LoadState", "ActiveState", "MainPID", "ControlGroup")
 
 
 def unit_state(unit: str) -> dict[str, str]:
     command = ["systemctl", "show", unit, *(f"--property={name}" for name in PROPERTIES)]
-    try:
-        out = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30, check=False).stdout
-    except OSError:  # no systemd: nothing runs
-        out = ""
-    return dict(line.partition("=")[::2] for line in out.splitlines())
+    # without systemd it tells nothing, and nothing runs
+    return dict(line.partition("=")[::2] for line in run_command(command, timeout_s=30).stdout.splitlines())
 
 
 def is_healthy(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  (the play chose the URL)
-            return answer.status == 200
-    except (OSError, urllib.error.URLError, ValueError):
+        # the server is on this machine, and no proxy can reach it for us
+        with open_url(url, timeout=5, use_proxy=False) as answer:
+            return bool(answer.status == 200)
+    except (OSError, http.client.HTTPException, ValueError):
         return False
 
 
@@ -121,9 +121,11 @@ def main() -> None:
             swap_max = None
     journal: list[str] = []
     if not healthy and state.get("LoadState") == "loaded":
-        command = ["journalctl", "--unit", unit, "--no-pager", "--output=cat", "--lines=15"]
-        _rc, out, _err = module.run_command(command, errors="replace")
-        journal = [line for line in out.splitlines() if line.strip()]
+        # the server's own words, which what systemd says of its end would push out; only one that never ran has none
+        for whose in (f"_SYSTEMD_UNIT={unit}", f"--unit={unit}"):
+            command = ["journalctl", whose, "--boot", "--no-pager", "--quiet", "--output=cat", "--lines=15"]
+            _rc, out, _err = module.run_command(command, errors="replace")
+            journal = journal or [line for line in out.splitlines() if line.strip()]
     module.exit_json(
         changed=False,
         server={

@@ -10,29 +10,13 @@ short_description: How to serve one model on one board
 version_added: 1.0.0
 description:
   - Decides from a model's header and a board's facts whether the model is kept in memory, streamed through the
-    expert cache, or
-    streamed through the page cache, and sets every size and argument that follows, each with a reason that a person
-    can read.
+    expert cache, or streamed through the page cache, and sets every size and argument that follows, each with a reason
+    that a person can read.
   - The same arguments always give the same plan. Nothing is read from the machine that the module runs on.
   - Memory is planned from what the board has in total, so that a plan does not change while its own server is
     running.
-extends_documentation_fragment: [edge.moe.attributes.reads]
+extends_documentation_fragment: [edge.moe.attributes.reads, edge.moe.board.facts]
 options:
-  gguf:
-    description:
-      - RV(edge.moe.gguf_info#module:gguf) of the model.
-    type: dict
-    required: true
-  jetson:
-    description:
-      - RV(edge.moe.jetson_facts#module:ansible_facts.edge_moe_jetson) of the board.
-    type: dict
-    required: true
-  devfreq:
-    description:
-      - C(edge_moe_devfreq) of the board, from M(edge.moe.devfreq_facts).
-    type: dict
-    default: {}
   overrides:
     description:
       - >-
@@ -195,12 +179,10 @@ plan:
 from typing import Any
 
 from ansible_collections.edge.moe.plugins.module_utils import _plan
-from ansible_collections.edge.moe.plugins.module_utils._module import run_computation
+from ansible_collections.edge.moe.plugins.module_utils._module import FACTS, run_computation
 
 ARGUMENTS = {
-    "gguf": {"type": "dict", "required": True},
-    "jetson": {"type": "dict", "required": True},
-    "devfreq": {"type": "dict", "default": {}},
+    **FACTS,
     "overrides": {"type": "dict", "default": {}},
     "measurements": {"type": "list", "elements": "dict", "default": []},
     "tuned": {"type": "dict", "default": {}},

@@ -1,4 +1,6 @@
 #!/usr/bin/python
+# Copyright: edge.moe contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One sysfs attribute, written only when it differs and read back afterwards."""
 
@@ -9,7 +11,7 @@ module: sysfs_attribute
 short_description: Set one sysfs attribute
 version_added: 1.0.0
 description:
-  - Writes a value to a file under C(/sys) when it differs, and reads it back: a kernel may apply another.
+  - Writes a value to a file under C(/sys) when it differs, and reads it back, as a kernel may apply another.
   - The file module family cannot do this, as it replaces files and sysfs allows only writing in place.
   - The value lasts until the next boot or until someone else writes.
 author: edge.moe contributors (@edge-moe)

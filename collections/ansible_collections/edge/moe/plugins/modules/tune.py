@@ -19,7 +19,7 @@ description:
     the board back when the module ends, also when it was killed.
   - Needs root.
 author:
-  - edge.moe developers
+  - edge.moe contributors (@edge-moe)
 attributes:
   check_mode:
     support: full
@@ -27,37 +27,8 @@ attributes:
   diff_mode:
     support: none
     description: Measures, so there is nothing to compare.
+extends_documentation_fragment: [edge.moe.board.facts, edge.moe.board.prompts, edge.moe.board.stage]
 options:
-  program:
-    description:
-      - Path of C(llama-server).
-    type: path
-    required: true
-  model:
-    description:
-      - Path of the model, the first of its shards.
-    type: path
-    required: true
-  model_sha256:
-    description:
-      - Hash of the model's file. It is not computed here; a search with another one begins anew.
-    type: str
-    default: ""
-  gguf:
-    description:
-      - RV(edge.moe.gguf_info#module:gguf) of the model.
-    type: dict
-    required: true
-  jetson:
-    description:
-      - RV(edge.moe.jetson_facts#module:ansible_facts.edge_moe_jetson) of the board.
-    type: dict
-    required: true
-  devfreq:
-    description:
-      - C(edge_moe_devfreq) of the board, from M(edge.moe.devfreq_facts).
-    type: dict
-    default: {}
   overrides:
     description:
       - As for M(edge.moe.serving_plan). What stands here is not searched.
@@ -79,27 +50,6 @@ options:
       - RV(tuning.setting) of an earlier search, to begin with.
     type: dict
     default: {}
-  prompts:
-    description:
-      - The prompts of each trial, in order.
-    type: list
-    elements: dict
-    required: true
-    suboptions:
-      id:
-        description:
-          - Name of the prompt.
-        type: str
-        required: true
-      lang:
-        description:
-          - Its language.
-        type: str
-      text:
-        description:
-          - The prompt itself.
-        type: str
-        required: true
   n_predict:
     description:
       - Tokens to decode for each prompt of a trial.
@@ -111,40 +61,6 @@ options:
         kept. A run that goes on from O(dest) has what the earlier one left.
     type: int
     default: 1200
-  url:
-    description:
-      - Address that the trials listen on.
-    type: str
-    default: http://127.0.0.1:8080
-  block_device:
-    description:
-      - Name under C(/sys/class/block) of the drive that holds the model. Without one its read-ahead is not searched.
-    type: str
-  unit:
-    description:
-      - The reference unit, as which the trials run.
-    type: str
-    default: edge-moe-reference.service
-  served_unit:
-    description:
-      - The unit that serves otherwise. It is stopped, and started again if it ran.
-    type: str
-    default: edge-moe-server.service
-  floor_unit:
-    description:
-      - The clock-floor service.
-    type: str
-    default: edge-moe-clock-floor.service
-  ready_s:
-    description:
-      - Seconds that a trial's server may take to load the model.
-    type: int
-    default: 600
-  labels:
-    description:
-      - What else the result shall say, such as host and board. A search with other labels begins anew.
-    type: dict
-    default: {}
   dest:
     description:
       - File for state and result, on the machine that the module runs on. A search with the same options goes on from
@@ -152,15 +68,6 @@ options:
       - A file that is complete, of other options or damaged is renamed, F(tune.json) to F(tune.previous.json).
     type: path
     default: /var/lib/edge-moe/tune.json
-  restart:
-    description:
-      - Begin anew whatever O(dest) holds.
-    type: bool
-    default: false
-  progress_file:
-    description:
-      - File that gets a line about how far it is.
-    type: path
 seealso:
   - module: edge.moe.bench
   - module: edge.moe.serving_plan
@@ -281,27 +188,21 @@ resumed:
   type: bool
 """
 
-import os
 from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.edge.moe.plugins.module_utils import _bench, _measure, _plan, _tune, _tuner, _variants
-from ansible_collections.edge.moe.plugins.module_utils._host import Host
-
-PROMPT = {
-    "id": {"type": "str", "required": True},
-    "lang": {"type": "str"},
-    "text": {"type": "str", "required": True},
-}
-REFUSALS = (
-    _measure.MeasureError,
-    _plan.PlanError,
-    _tune.TuneError,
-    _variants.VariantError,
-    _variants.StageError,
-    _variants.StageLost,
+from ansible_collections.edge.moe.plugins.module_utils import (
+    _measure,
+    _module,
+    _plan,
+    _run_file,
+    _staged,
+    _tune,
+    _tuner,
+    _variants,
 )
+from ansible_collections.edge.moe.plugins.module_utils._host import Host
 
 
 def work_of(params: dict[str, Any]) -> _tuner.Work:
@@ -318,14 +219,7 @@ def work_of(params: dict[str, Any]) -> _tuner.Work:
 
 def run(module: AnsibleModule) -> dict[str, Any]:
     params, host = module.params, Host()
-    work = work_of(params)
-    # A link to the current release may be changed while this runs.
-    program = os.path.realpath(params["program"])
-    for path in (program, params["model"]):
-        if not os.path.isfile(path):
-            raise _variants.StageError(f"{path} is no file on this board; ansible-playbook site.yml puts it there")
-    places = {name: params[name] for name in ("url", "block_device", "unit", "served_unit", "floor_unit")}
-    base = _variants.Base(program, params["model"], **places)
+    work, base = work_of(params), _staged.base_of(params)
     try:
         space = work.space(params["block_device"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -338,25 +232,16 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     if module.check_mode:
         return {"changed": True, "tuning": None, "space": asdict(space), "resumed": resumed}
     state = state or _tuner.new_state(work, key)
-    os.makedirs(os.path.dirname(dest), mode=0o755, exist_ok=True)
-    if not resumed and os.path.lexists(dest):
-        os.replace(dest, _bench.previous(dest))
-        if why and why != _tuner.COMPLETE:
-            module.warn(f"{dest} was not gone on from, since {why}; it is {_bench.previous(dest)} now")
+    if not resumed and (warning := _run_file.make_room(dest, why)):
+        module.warn(warning)
     client = _measure.Client(params["url"], params["budget_s"])
-
-    def say(line: str) -> None:
-        if params["progress_file"]:
-            with open(params["progress_file"], "w", encoding="utf-8") as stream:
-                stream.write(line + "\n")
-
     tuner = _tuner.Tuner(
         work,
         _variants.Stage(host, base),
         # what the clock does after the requests is of no interest here
         lambda: _measure.Session(host, client, params["unit"], params["block_device"], 0.0),
         lambda state: _measure.write_result(dest, state),
-        say,
+        _staged.saying(params),
         params["ready_s"],
     )
     tuner.run(state)
@@ -366,29 +251,15 @@ def run(module: AnsibleModule) -> dict[str, Any]:
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "program": {"type": "path", "required": True},
-            "model": {"type": "path", "required": True},
-            "model_sha256": {"type": "str", "default": ""},
-            "gguf": {"type": "dict", "required": True},
-            "jetson": {"type": "dict", "required": True},
-            "devfreq": {"type": "dict", "default": {}},
+            **_staged.OPTIONS,
+            **_module.FACTS,
             "overrides": {"type": "dict", "default": {}},
             "arguments": {"type": "list", "elements": "str", "default": []},
             "environment": {"type": "dict", "default": {}},
             "start": {"type": "dict", "default": {}},
-            "prompts": {"type": "list", "elements": "dict", "required": True, "options": PROMPT},
             "n_predict": {"type": "int", "default": 32},
             "budget_s": {"type": "int", "default": 1200},
-            "url": {"type": "str", "default": "http://127.0.0.1:8080"},
-            "block_device": {"type": "str"},
-            "unit": {"type": "str", "default": _variants.Base.unit},
-            "served_unit": {"type": "str", "default": _variants.Base.served_unit},
-            "floor_unit": {"type": "str", "default": _variants.Base.floor_unit},
-            "ready_s": {"type": "int", "default": 600},
-            "labels": {"type": "dict", "default": {}},
             "dest": {"type": "path", "default": "/var/lib/edge-moe/tune.json"},
-            "restart": {"type": "bool", "default": False},
-            "progress_file": {"type": "path"},
         },
         supports_check_mode=True,
     )
@@ -396,13 +267,7 @@ def main() -> None:
     for name, least in (("n_predict", 2), ("budget_s", 1), ("ready_s", 1)):
         if params[name] < least:
             module.fail_json(msg=f"{name} is {params[name]}; it must be at least {least}")
-    try:
-        result = run(module)
-    except REFUSALS as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename or params['dest']}: {error.strerror}")
-    module.exit_json(**result)
+    _staged.finish(module, lambda: run(module), _plan.PlanError, _tune.TuneError)
 
 
 if __name__ == "__main__":

@@ -204,7 +204,7 @@ ARGUMENTS = {
             "min_previous_ratio": {"type": "float", "default": 0.85},
             "min_floor_share": {"type": "float", "default": 0.5},
             "floor_hz": {"type": "float", "default": 0},
-            "max_bypass_share": {"type": "float", "default": 0.05},
+            "max_bypass_share": {"type": "float", "default": 0.05, "no_log": False},
         },
     },
     "history": {"type": "path"},

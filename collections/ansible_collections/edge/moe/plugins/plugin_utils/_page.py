@@ -551,11 +551,10 @@ def made(
     boards, unreadable = read_boards(results, hosts)
     if not boards and not compared:
         return {}, [], f"there is no result in {results} yet: run edge.moe.verify first", unreadable
-    try:
-        draw: Any = importlib.import_module("ansible_collections.edge.moe.plugins.plugin_utils._plots")
-        left_out = None
-    except ImportError as error:
-        draw, left_out = None, WITHOUT_PLOTS.format(error=error)
+    # not before a page is made: matplotlib takes a second to load
+    plots = importlib.import_module("ansible_collections.edge.moe.plugins.plugin_utils._plots")
+    left_out = WITHOUT_PLOTS.format(error=plots.MISSING) if plots.MISSING else None
+    draw: Any = None if left_out else plots
     title, summary = "edge.moe report", summarised(boards)
     content = sections(boards, compared, draw)
     texts = {MARKDOWN: markdown(content, title, summary)}

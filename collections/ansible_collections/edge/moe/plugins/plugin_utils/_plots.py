@@ -14,11 +14,16 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+try:
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+except ImportError as error:
+    MISSING: ImportError | None = error
+else:
+    MISSING = None
 
 # matplotlib wants colours that it knows, so each variable of the page's style stands in for a colour nobody would draw.
 _NAMES = ("ink", "muted", "rule", "ground", "s1", "s2", "s3", "s4", "s5", "s6", "q1", "q2", "q3", "q4", "q5", "q6")

@@ -20,9 +20,15 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import paramiko
 from ansible_collections.edge.moe.plugins.module_utils import _boards
 from ansible_collections.edge.moe.plugins.plugin_utils._targets import Target
+
+try:
+    import paramiko
+except ImportError as error:
+    MISSING: ImportError | None = error
+else:
+    MISSING = None
 
 LOG_CHANNEL = "edge_moe.boards"
 # Failures become a reason of the host; paramiko would print them to the terminal as well.
@@ -50,7 +56,9 @@ def fingerprint(key: paramiko.PKey) -> str:
     return f"{key.get_name()} SHA256:{digest}"
 
 
-class _RefuseUnknown(paramiko.MissingHostKeyPolicy):
+class _RefuseUnknown:
+    """A policy by its one method: paramiko's own class is not there where paramiko is missing."""
+
     def __init__(self, files: tuple[str, ...]) -> None:
         self.files = files
 

@@ -11,7 +11,12 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from netaddr import AddrFormatError, IPAddress, IPNetwork, IPRange
+try:
+    from netaddr import AddrFormatError, IPAddress, IPNetwork, IPRange
+except ImportError as error:
+    MISSING: ImportError | None = error
+else:
+    MISSING = None
 
 _HOST_NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_-]{1,63})*\.?$")
 _SHORT_RANGE = re.compile(r"(\d+\.\d+\.\d+\.)(\d+)-(\d+)$")

@@ -194,7 +194,7 @@ def test_a_writer_that_does_not_give_in_is_left_alone_for_a_while(board: Board) 
     bench = Bench(board)
     now = 10.0
     bench.controller.call(1, now)
-    for _ in range(FIGHT_COUNT):
+    for _turn in range(FIGHT_COUNT):
         board.min_hz = 306000000
         now += 0.5
         bench.controller.call(1, now)

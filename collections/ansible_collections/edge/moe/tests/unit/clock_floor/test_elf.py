@@ -34,7 +34,7 @@ def make_elf(
         if symbols is None:
             continue
         strings, places = b"\0", {}
-        for name, *_ in symbols:
+        for name, *_rest in symbols:
             if shared_tail:
                 strings += b"x"  # the name begins inside a longer one
             places[name] = len(strings)
@@ -121,7 +121,7 @@ def test_what_is_no_library_says_so(data: bytes, message: str) -> None:
 @given(st.data())
 def test_damaged_files_are_refused_or_read_but_never_crash(data: st.DataObject) -> None:
     whole = bytearray(make_elf([("llama_decode", 0x10040, FUNC, 1)]))
-    for _ in range(data.draw(st.integers(1, 8))):
+    for _turn in range(data.draw(st.integers(1, 8))):
         whole[data.draw(st.one_of(st.integers(0, 120), st.integers(0x3000, len(whole) - 1)))] = data.draw(
             st.integers(0, 255)
         )
@@ -136,7 +136,7 @@ def test_a_real_library_agrees_with_the_loader() -> None:
     data = Path(lines[0][5]).read_bytes()
     address = ctypes.cast(libc.getpid, ctypes.c_void_p).value
     assert address is not None
-    for span, _, offset, *_ in lines:
+    for span, _rights, offset, *_rest in lines:
         start, end = (int(part, 16) for part in span.split("-"))
         if start <= address < end:
             assert function_offsets(data, ["getpid"]) == {"getpid": address - start + int(offset, 16)}

@@ -177,7 +177,7 @@ def play(world: World, step: Step) -> None:
     elif step.kind == "exit":
         world.serve(lambda when: world.activity.process_gone(pid, when), 0.0)
     elif step.kind == "lost":
-        world.serve(lambda when: world.activity.lost(when), 0.0)
+        world.serve(world.activity.lost, 0.0)
     elif step.kind == "mode":
         world.others(*step.clock, cpus_pinned=False)
     elif step.kind == "jetson_clocks":

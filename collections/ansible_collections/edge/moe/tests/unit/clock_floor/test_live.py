@@ -178,7 +178,7 @@ def test_a_model_that_counts_is_seen_while_a_dense_one_computes(service: Service
     """Calls that do not count silence the bells for a moment: whoever begins then must be found all the same."""
     service.call("100000", "2000", "-m", "dense.gguf")
     time.sleep(0.3)
-    for _ in range(3):
+    for _turn in range(3):
         caller = service.call("20", "50000", "--cpu-moe")
         assert wait_for(lambda: service.up)
         caller.wait()

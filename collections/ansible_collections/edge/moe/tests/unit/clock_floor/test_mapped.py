@@ -48,7 +48,7 @@ def test_new_processes_at_once_and_old_ones_in_turn(tmp_path: Path) -> None:
     assert all(library.door.startswith(f"{tmp_path}/8/") for library in running.look(PATTERNS))
     (tmp_path / "8" / "maps").write_text("")
     (tmp_path / "7" / "maps").write_text(MAPS)  # exec: the same number, another program
-    assert sum(len(running.look(PATTERNS)) for _ in range(Running.SHARES)) == 2
+    assert sum(len(running.look(PATTERNS)) for _turn in range(Running.SHARES)) == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to own the file")

@@ -58,15 +58,15 @@ def _any_expert_on_cpu(overrides: list[tuple[re.Pattern[str], bool]]) -> bool:
 def overrides_place_experts(values: Iterable[str]) -> bool:
     """`values`: what each -ot was given. A pattern that cannot be judged counts if it speaks of experts."""
     parts = [part.partition("=") for value in values for part in value[:_PATTERN_LENGTH].split(",") if "=" in part]
-    if not any(buffer.startswith("CPU") for _, _, buffer in parts):
+    if not any(buffer.startswith("CPU") for _pattern, _equals, buffer in parts):
         return False
-    mentions = any("exps" in pattern and buffer.startswith("CPU") for pattern, _, buffer in parts)
+    mentions = any("exps" in pattern and buffer.startswith("CPU") for pattern, _equals, buffer in parts)
     previous = signal.signal(signal.SIGALRM, _alarm)
     try:
         # The matcher looks for pending signals, so that a pattern that explodes is cut off.
         signal.setitimer(signal.ITIMER_REAL, _PATTERN_LIMIT_S)
         try:
-            compiled = [(re.compile(pattern), buffer.startswith("CPU")) for pattern, _, buffer in parts]
+            compiled = [(re.compile(pattern), buffer.startswith("CPU")) for pattern, _equals, buffer in parts]
             result = _any_expert_on_cpu(compiled)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

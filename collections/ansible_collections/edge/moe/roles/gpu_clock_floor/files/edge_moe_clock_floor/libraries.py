@@ -129,7 +129,7 @@ class Libraries:
 
     def _look_at_running(self, library: Mapped, probes: Port, news: list[str]) -> None:
         key = (library.path, library.inode)
-        if key in self._passed_over or any(library.inode == inode for _, inode in self._attached):
+        if key in self._passed_over or any(library.inode == inode for _device, inode in self._attached):
             return
         try:
             state = os.stat(library.door)

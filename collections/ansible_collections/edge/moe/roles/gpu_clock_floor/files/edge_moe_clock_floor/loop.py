@@ -141,7 +141,7 @@ class Loop:
                 due.append(beat_at)
             ready = self._selector.select(max(0.0, min(due) - time.monotonic()))
             now = time.monotonic()
-            for key, _ in ready:
+            for key, _events in ready:
                 if key.fileobj is wake:
                     wake.recv(64)
                 elif key.data is not None:

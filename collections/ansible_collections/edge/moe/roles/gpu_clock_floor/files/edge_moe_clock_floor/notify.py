@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 
 class Notifier:
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        if environment is None:
+            environment = os.environ
         address = environment.get("NOTIFY_SOCKET", "")
         # A leading @ stands for the NUL of the abstract namespace.
         self._address = "\0" + address[1:] if address.startswith("@") else address

@@ -136,7 +136,7 @@ class Ring:
         (tail,) = struct.unpack_from("Q", self._map, _TAIL)
         records, lost = [], 0
         while tail < head:
-            kind, _, size = struct.unpack("=IHH", self._bytes(tail, 8))
+            kind, _misc, size = struct.unpack("=IHH", self._bytes(tail, 8))
             if size < 8:
                 break
             body = self._bytes(tail + 8, size - 8)

@@ -77,7 +77,7 @@ class Processes:
         if argv_places_experts(argv, self._config):
             return True
         pairs = [word.partition("=") for word in self._words(pid, "environ")]
-        return environment_places_experts({name: value for name, _, value in pairs}, self._config)
+        return environment_places_experts({name: value for name, _equals, value in pairs}, self._config)
 
     def _words(self, pid: int, name: str) -> list[str]:
         """NUL-separated words; empty where the kernel does not let us look (environ needs CAP_SYS_PTRACE)."""

@@ -36,7 +36,7 @@ def parse_cpus(text: str | None) -> tuple[int, ...]:
     """ "0-3,5" -> (0, 1, 2, 3, 5)"""
     cpus: list[int] = []
     for part in (text or "").split(","):
-        first, _, last = part.partition("-")
+        first, _dash, last = part.partition("-")
         if first.strip().isdigit():
             cpus.extend(range(int(first), int(last or first) + 1))
     return tuple(cpus)

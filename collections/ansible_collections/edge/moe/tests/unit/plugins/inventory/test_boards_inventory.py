@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from ansible_collections.edge.moe.plugins.module_utils import _boards
 from ansible_collections.edge.moe.plugins.plugin_utils import _ssh_probe, _targets
+
+pytest.importorskip("edge_moe_testbed", reason="needs the project's test bed, which no archive holds")
 from edge_moe_testbed import record
 from edge_moe_testbed.common import run_inventory
 from edge_moe_testbed.sshfleet import USER, Board, Fleet, new_key, running

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.edge.moe.plugins.module_utils import _analysis
-from edge_moe_testbed import samples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+pytest.importorskip("edge_moe_testbed", reason="needs the project's test bed, which no archive holds")
+from edge_moe_testbed import samples
 
 
 def described(run: Any) -> dict[str, dict[str, Any]]:
@@ -84,7 +86,8 @@ def test_rounds_of_a_prompt_are_one_witness() -> None:
     ratio = _analysis.paired_ratio(base, other)
     assert ratio is not None
     assert ratio["value"] == pytest.approx(math.sqrt(1.1 * 1.3))
-    assert ratio["low"] < 1 < 1.3 < ratio["high"]
+    assert ratio["low"] < 1
+    assert ratio["high"] > 1.3
     assert (ratio["pairs"], ratio["prompts"]) == (20, 2)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.edge.moe.plugins.module_utils import _bench, _measure, _variants
+from ansible_collections.edge.moe.plugins.module_utils import _bench, _measure, _run_file, _variants
 from ansible_collections.edge.moe.plugins.module_utils._bench import Step, Work
 from ansible_collections.edge.moe.plugins.module_utils._variants import Stage, StageLost, Variant
 from ansible_collections.edge.moe.plugins.modules import bench
@@ -434,8 +434,8 @@ def test_any_json_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, v
 def test_what_is_no_file_is_not_gone_on_from(tmp_path: Path, make: Callable[[str], None]) -> None:
     path = str(tmp_path / "bench.json")
     make(path)
-    assert _bench.read_state(path, WORK, "k") == (None, "it is no file of a benchmark")
-    os.replace(path, _bench.previous(path))
+    assert _bench.read_state(path, WORK, "k") == (None, "it is no file of a bench")
+    os.replace(path, _run_file.previous(path))
     assert os.path.lexists(tmp_path / "bench.previous.json")
 
 
@@ -494,7 +494,7 @@ def test_the_module_measures_and_puts_the_board_back(runner: Runner, module: Mod
     again = module()
     assert (again["left"], again["resumed"]) == (4, False)
     assert "it is complete" not in str(again.get("warnings"))
-    assert json.loads(Path(_bench.previous(str(module.dest))).read_text()) == result["run"]
+    assert json.loads(Path(_run_file.previous(str(module.dest))).read_text()) == result["run"]
 
 
 def test_check_mode_measures_nothing_and_changes_nothing(runner: Runner, module: Module) -> None:
@@ -546,32 +546,6 @@ def test_what_cannot_be_measured_is_refused_before_anything_happens(
     assert says in result["msg"]
     assert runner.systemd.started == []
     assert not module.dest.exists()
-
-
-def test_the_module_documents_itself(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    documentation = yaml.safe_load(bench.DOCUMENTATION)["options"]
-    given: dict[str, Any] = {}
-
-    class Seen(Exception):
-        pass
-
-    def see(argument_spec: dict[str, Any], **_more: Any) -> None:
-        given.update(argument_spec)
-        raise Seen
-
-    monkeypatch.setattr(bench, "AnsibleModule", see)
-    with pytest.raises(Seen):
-        bench.main()
-
-    def same(options: dict[str, Any], spec: dict[str, Any]) -> None:
-        assert set(options) == set(spec)
-        for name, option in options.items():
-            for key in ("type", "elements", "default", "required", "choices"):
-                assert option.get(key) == spec[name].get(key), (name, key)
-            if "suboptions" in option:
-                same(option["suboptions"], spec[name]["options"])
-
-    same(documentation, given)
 
 
 def test_what_the_module_returns_is_documented(module: Module) -> None:

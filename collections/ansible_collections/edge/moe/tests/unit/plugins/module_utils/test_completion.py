@@ -232,7 +232,7 @@ def test_how_far_a_cut_stream_came_is_told(web: Any) -> None:
 
 def test_a_stream_that_drips_meets_the_limit_of_the_request(web: Any) -> None:
     def drip() -> Iterator[bytes]:
-        for _ in range(100):
+        for _turn in range(100):
             time.sleep(0.05)
             yield b": still here\n\n"
 

@@ -80,6 +80,7 @@ def test_jetson_clocks_is_seen_as_pinned() -> None:
 
 
 def test_odd_answers_become_none_and_never_an_exception() -> None:
+    # its NULs are among what is odd, and tell tools that read every text file that these are none
     plain, gv11b = nodes_of("odd")
     assert (plain.name, gv11b.name) == ("17000000.gpu", "17000001.gv11b")
     assert gv11b.available_hz == (306000000, 1020000000)

@@ -366,7 +366,7 @@ def test_20_gib_take_less_than_100_ms_and_64_mib(gguf: Any, tmp_path: Path) -> N
     command = [sys.executable, "-c", script, str(path)]
     seconds = []
     # A machine that others keep busy slows one run, hardly each of three.
-    for _ in range(3):
+    for _turn in range(3):
         done = subprocess.run(command, cwd=COLLECTIONS, capture_output=True, text=True, check=True)
         size, spent, kib = done.stdout.split()
         assert int(size) == 20 << 30

@@ -72,8 +72,8 @@ ORIN_NANO = {
 VIRTUAL = {"memory": {"total_bytes": 747716608, "available_bytes": 561000448}, "cores": 2, "cuda": None}
 
 
-def plan(gguf: dict[str, Any], jetson: dict[str, Any] = ORIN_NANO, **overrides: Any) -> dict[str, Any]:
-    return _plan.make_plan(gguf, jetson, {}, overrides)
+def plan(gguf: dict[str, Any], jetson: dict[str, Any] | None = None, **overrides: Any) -> dict[str, Any]:
+    return _plan.make_plan(gguf, ORIN_NANO if jetson is None else jetson, {}, overrides)
 
 
 def value_of(arguments: list[str], option: str) -> str:
@@ -498,9 +498,9 @@ TUNED: dict[str, Any] = {
 MODE = {**ORIN_NANO, "power_mode": {"name": "MAXN_SUPER", "id": 0}}
 
 
-def tuned_plan(tuned: Any, gguf: dict[str, Any] = QWEN35B, **overrides: Any) -> dict[str, Any]:
+def tuned_plan(tuned: Any, gguf: dict[str, Any] | None = None, **overrides: Any) -> dict[str, Any]:
     release_kind = "orin-nano-8gb-l4t-36.4.7-llama.cpp"
-    return _plan.make_plan(gguf, MODE, {}, overrides, [], tuned, "ab" * 32, release_kind)
+    return _plan.make_plan(gguf or QWEN35B, MODE, {}, overrides, [], tuned, "ab" * 32, release_kind)
 
 
 def with_setting(**values: Any) -> dict[str, Any]:

@@ -106,3 +106,20 @@ def test_a_missing_parent_is_an_error_that_says_so(tmp_path: Path) -> None:
     result = run(package(tmp_path / "none" / "p"))
     assert result["failed"] is True
     assert "No such file" in str(result["msg"])
+
+
+def test_what_is_to_be_gone_goes_and_a_folder_only_if_it_is_empty_then(tmp_path: Path) -> None:
+    kept, emptied = tmp_path / "kept", tmp_path / "emptied"
+    for folder in (kept, emptied):
+        folder.mkdir()
+        (folder / "ours").write_text("x")
+    (kept / "theirs").write_text("x")
+    (emptied / "link").symlink_to(kept / "theirs")
+    gone = [emptied / "ours", emptied / "link", emptied, kept / "ours"]
+    arguments = {"absent": [str(path) for path in [*gone, kept, tmp_path / "none"]]}
+    planned = run(arguments, check=True)
+    assert (planned["changed"], planned["removed"]) == (True, [str(path) for path in gone])
+    assert emptied.exists()
+    assert run(arguments) == planned
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["kept", "kept/theirs"]
+    assert run(arguments)["changed"] is False

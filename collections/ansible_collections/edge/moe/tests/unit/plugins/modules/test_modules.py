@@ -74,8 +74,8 @@ def test_each_module_documents_itself(module: Any) -> None:
     documentation = yaml.safe_load(module.DOCUMENTATION)
     assert documentation["module"] == module.__name__.rsplit(".", 1)[-1]
     assert documentation["version_added"] == "1.0.0"
-    shared = documentation.get("extends_documentation_fragment")
-    assert shared == ["edge.moe.attributes.reads"] or set(documentation["attributes"]) == {"check_mode", "diff_mode"}
+    shared = documentation.get("extends_documentation_fragment", [])
+    assert "edge.moe.attributes.reads" in shared or set(documentation["attributes"]) == {"check_mode", "diff_mode"}
     for task in yaml.safe_load(module.EXAMPLES):
         assert any(key.startswith(("edge.moe.", "ansible.builtin.")) for key in task)
     for entry in yaml.safe_load(module.RETURN).values():
