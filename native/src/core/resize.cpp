@@ -22,10 +22,11 @@ double emc_pressure::update(double waited, double now) {
     return share;
 }
 
-int emc_fair_slots(const emc_peers_seen & seen, uint64_t own_bytes, uint64_t free_bytes, uint64_t round_bytes) {
+int emc_fair_slots(const emc_peers_seen & seen, uint64_t own_bytes, uint64_t room_bytes, uint64_t kept_bytes, uint64_t round_bytes) {
     EMC_CHECK(seen.others >= 0 && round_bytes > 0);
-    const uint64_t all = emc_sum(emc_sum(own_bytes, free_bytes), seen.bytes);
-    return (int) std::min<uint64_t>(all / ((uint64_t) seen.others + 1) / round_bytes, INT_MAX);
+    const uint64_t all = emc_sum(emc_sum(own_bytes, seen.bytes), room_bytes);
+    const uint64_t for_slots = all - std::min(all, kept_bytes);
+    return (int) std::min<uint64_t>(for_slots / ((uint64_t) seen.others + 1) / round_bytes, INT_MAX);
 }
 
 int emc_size_next(const emc_size_view & v) {
