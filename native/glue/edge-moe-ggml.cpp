@@ -13,9 +13,11 @@
 #include "../src/engine/keeper.h"
 #include "../src/io/file-set.h"
 #include "../src/io/memory-room.h"
+#include "../src/io/peers.h"
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -25,6 +27,7 @@
 #include <set>
 #include <stdexcept>
 #include <sys/mman.h>
+#include <thread>
 #include <unistd.h>
 #include <unordered_map>
 #include <vector>
@@ -57,6 +60,9 @@ namespace {
 constexpr int GUESSES_MAX = 16;  // experts that are guessed for a token in a layer
 constexpr int TAIL_ROWS   = 64;  // of a prompt, that the policy hears of: later ones count most, and each costs a microsecond
 
+// How long a server that comes waits for the others to give it its part: a look of theirs, and a while to let go.
+constexpr auto PEERS_WAIT = std::chrono::seconds(5);
+constexpr auto PEERS_LOOK = std::chrono::milliseconds(100);
 // Room that a cache which grows leaves at least; a sixteenth of what there was at load, if that is more.
 constexpr uint64_t ROOM_LEFT_MIN = 64ull << 20;
 
@@ -67,13 +73,15 @@ struct served_model {
     emc_file_set                                      files;
     emc_health                                        health;   // stats are filled in when it is read
     std::unique_ptr<emc_cache>                        cache;    // after files: its reader uses them
-    std::unique_ptr<emc_keeper>                       keeper;   // after cache: it resizes it
+    std::shared_ptr<emc_peers>                        peers;    // of auto: other servers in the same memory
+    std::unique_ptr<emc_keeper>                       keeper;   // after both: it resizes the one and asks the other
     uint64_t                                          round_bytes = 0;  // one slot in every layer
     int                                               n_layers    = 0;
     int                                               n_used      = 0;
 
     // auto: the last word is had when the first batch is computed, since then the context and its buffers exist
     bool                                              automatic     = false;
+    emc_claim                                         claim;           // of a model that has no slots
     uint64_t                                          expert_bytes  = 0;
     uint64_t                                          dense_bytes   = 0;
     uint64_t                                          reserve_bytes = 0;  // room that stays
@@ -95,6 +103,7 @@ struct registry {
     std::shared_ptr<served_model>      model;
     std::set<const void *>             health_of;   // mappings of the model that the health file describes
     std::unique_ptr<emc_health_writer> health;
+    std::shared_ptr<emc_peers>         peers;       // of that model: with or without a cache it needs a part of memory
 
     std::atomic<bool>                  active{false};  // model != nullptr, for the path that must cost nothing
 };
@@ -165,16 +174,25 @@ emc_health current_health(const std::shared_ptr<served_model> & model, emc_healt
     return health;
 }
 
+// Memory for this model's slots: what there is less what other servers in it are about to take, or have mapped.
+uint64_t room_beside(const emc_peers_seen & seen) {
+    const uint64_t room = emc_memory_room("");
+    return room - std::min(room, emc_sum(seen.mapped, seen.untouched));
+}
+
 // REQUIRES: the registry's mutex is held.
-void describe(registry & r, const std::set<const void *> & mappings, const emc_health & health, const std::shared_ptr<served_model> & model) {
+void describe(registry & r, const std::set<const void *> & mappings, const emc_health & health, const std::shared_ptr<served_model> & model,
+    const std::shared_ptr<emc_peers> & peers) {
     r.health.reset();  // takes the old file away before the new one comes
     r.health_of = mappings;
+    r.peers = peers;
     r.health = std::make_unique<emc_health_writer>(settings().stats_dir, (int) getpid(),
         [health, model] { return current_health(model, health); });
     static const bool at_exit = atexit([] {
         registry & all = the_registry();
         std::lock_guard<std::mutex> lock(all.mutex);
         all.health.reset();
+        all.peers.reset();
     }) == 0;
     (void) at_exit;
 }
@@ -198,6 +216,7 @@ struct edge_moe_loader::impl {
     bool                                       fits = false;  // in memory, experts and all
     std::set<const void *>                     mappings;
 
+    // REQUIRES: the registry's mutex is held.
     std::string decide(served_model & model, int n_experts, int n_used, bool mapped);
 };
 
@@ -287,17 +306,40 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     request.n_used      = n_used;
     request.automatic   = config.automatic;
     request.asked_bytes = config.cache_mib << 20;
-    const uint64_t room_bytes  = emc_memory_room("");
+    uint64_t       room_bytes  = emc_memory_room("");
     uint64_t       dense_bytes = 0;
+    emc_peers_seen seen;
     for (const ggml_tensor * tensor : dense) {
         dense_bytes = emc_sum(dense_bytes, ggml_nbytes(tensor));
     }
     if (config.automatic) {
         const uint64_t all_bytes = emc_product(request.round_bytes, (uint64_t) request.n_experts);
-        request.asked_bytes = emc_budget_auto(room_bytes, dense_bytes, emc_product(request.round_bytes, (uint64_t) n_used), all_bytes,
-            emc_product(request.piece_bytes, EMC_STAGING));
+        const uint64_t staging   = emc_product(request.piece_bytes, EMC_STAGING);
+        const uint64_t cycle     = emc_product(request.round_bytes, (uint64_t) n_used);
+        // What there is may be other servers', until they see that they have to share: their keepers look once a second. One
+        // cycle is enough to begin with; what the part comes to is seen when the context has its memory.
+        std::shared_ptr<emc_peers> & ours = the_registry().peers;  // perhaps of an earlier model, which has no cache
+        model.peers = ours ? ours : std::make_shared<emc_peers>(config.stats_dir, (int) getpid());
+        model.claim.mapped = dense_bytes;
+        model.claim.model  = model.files.identity(0);
+        const auto waits_until = std::chrono::steady_clock::now() + PEERS_WAIT;
+        while (true) {
+            seen       = model.peers->exchange(model.claim, emc_memory_place(""));
+            room_bytes = room_beside(seen);
+            request.asked_bytes = emc_budget_auto(room_bytes, dense_bytes, cycle, all_bytes, staging);
+            if (seen.others && request.asked_bytes == 0 && room_bytes >= emc_sum(emc_sum(dense_bytes, ROOM_LEFT_MIN), emc_sum(staging, cycle))) {
+                request.asked_bytes = cycle + staging;
+            }
+            if (!seen.others || request.asked_bytes > 0 || std::chrono::steady_clock::now() >= waits_until) {
+                break;
+            }
+            std::this_thread::sleep_for(PEERS_LOOK);
+        }
         if (request.asked_bytes >= all_bytes) {
             fits = true;
+            model.claim.shares = false;
+            model.claim.mapped = emc_sum(dense_bytes, all_bytes);
+            model.peers->exchange(model.claim, emc_memory_place(""));
             return "auto: the model fits in memory";
         }
     }
@@ -321,9 +363,9 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
 
     const size_t      n_layers = cached.size();
     emc_cache_options options;
-    // what auto leaves for caches and buffers that do not exist yet may turn out to be more than they take
+    // what auto leaves for caches and buffers that do not exist yet may turn out to be more than they take, and others may go
     options.n_slots    = config.automatic ? (int) std::min<uint64_t>((uint64_t) request.n_experts,
-        std::max<uint64_t>((uint64_t) budget.slots, room_bytes / request.round_bytes)) : budget.slots;
+        std::max<uint64_t>((uint64_t) budget.slots, emc_sum(room_bytes, seen.bytes) / request.round_bytes)) : budget.slots;
     options.n_staging  = budget.staging;
     options.read_bytes = (uint64_t) config.read_kib * 1024;
     options.policy     = config.policy;
@@ -368,6 +410,11 @@ std::string edge_moe_loader::impl::decide(served_model & model, int n_experts, i
     keeping.request_file  = config.stats_dir.empty() ? "" : config.stats_dir + "/cache-" + std::to_string(getpid()) + ".want";
     keeping.room          = [] { return emc_memory_room(""); };
     keeping.waited        = [] { return emc_memory_waited(""); };
+    if (model.peers) {
+        keeping.peers     = [peers = model.peers, claim = model.claim](uint64_t bytes, uint64_t untouched) {
+            return peers->exchange({ claim.shares, bytes, untouched, claim.mapped, claim.model }, emc_memory_place(""));
+        };
+    }
     keeping.say           = [](const std::string & line) { fprintf(stderr, "edge-moe: %s\n", line.c_str()); };
     model.keeper = std::make_unique<emc_keeper>(*model.cache, keeping);
 
@@ -451,7 +498,7 @@ void edge_moe_loader::done(int n_experts, int n_experts_used, bool mapped) {
         r.active.store(true, std::memory_order_release);
     }
     if (!config.stats_dir.empty()) {
-        describe(r, pimpl->mappings, model->health, r.model);
+        describe(r, pimpl->mappings, model->health, r.model, model->peers);
     }
 }
 
@@ -459,6 +506,7 @@ void edge_moe_unmap(const void * mapping) {
     registry & r = the_registry();
     std::shared_ptr<served_model>      model;
     std::unique_ptr<emc_health_writer> health;
+    std::shared_ptr<emc_peers>         peers;
     {
         std::lock_guard<std::mutex> lock(r.mutex);
         if (r.model && r.model->mappings.count(mapping)) {
@@ -468,9 +516,10 @@ void edge_moe_unmap(const void * mapping) {
         if (r.health_of.count(mapping)) {
             r.health_of.clear();
             health = std::move(r.health);
+            peers  = std::move(r.peers);
         }
     }
-    // both end here, outside the lock, health first: it reads the model's counters
+    // all end here, outside the lock, health first: it reads the model's counters
     health.reset();
     model.reset();
 }
@@ -481,12 +530,27 @@ void edge_moe_unmap(const void * mapping) {
 
 // What auto does now that the context has its memory: give the mapping the experts, or take all slots that there is room for.
 static void settle(served_model & model) {
-    const uint64_t room  = emc_memory_room("");
-    const uint64_t taken = model.dense_bytes + model.reserve_bytes;
-    const uint64_t slots = std::min<uint64_t>((room > taken ? room - taken : 0) / model.round_bytes, (uint64_t) model.cache->n_slots_most());
-    const bool     fits  = emc_budget_fits(room, model.dense_bytes, model.expert_bytes);
+    const uint64_t own  = (uint64_t) model.cache->n_slots() * model.round_bytes;  // not backed by memory yet
+    const auto waits_until = std::chrono::steady_clock::now() + PEERS_WAIT;
+    emc_peers_seen seen;
+    uint64_t room  = 0;
+    uint64_t slots = 0;
+    while (true) {
+        seen = model.peers->exchange({ true, own, own, model.claim.mapped, model.claim.model }, emc_memory_place(""));
+        room = room_beside(seen);
+        const uint64_t kept = emc_sum(model.dense_bytes, model.reserve_bytes);
+        slots = std::min<uint64_t>((room - std::min(room, kept)) / model.round_bytes, (uint64_t) model.cache->n_slots_most());
+        if (!seen.others || slots >= (uint64_t) model.n_used || std::chrono::steady_clock::now() >= waits_until) {
+            slots = std::min(slots, (uint64_t) std::max(model.n_used, emc_fair_slots(seen, 0, room, kept, model.round_bytes)));
+            break;
+        }
+        std::this_thread::sleep_for(PEERS_LOOK);
+    }
+    const bool fits = emc_budget_fits(room, model.dense_bytes, model.expert_bytes);
     if (fits) {
-        model.rest_reason = "auto: the model fits in memory";
+        model.rest_reason  = "auto: the model fits in memory";
+        model.claim.shares = false;
+        model.claim.mapped = emc_sum(model.dense_bytes, model.expert_bytes);
     } else if (slots < (uint64_t) model.n_used) {
         model.rest_reason = "auto: the context left room for " + mib(slots * model.round_bytes) + ", which is below one token cycle (" +
             mib(model.round_bytes * (uint64_t) model.n_used) + ")";
@@ -499,6 +563,7 @@ static void settle(served_model & model) {
     fprintf(stderr, "edge-moe: cache off: %s (room for %s, experts %s, dense weights %s)\n", model.rest_reason.c_str(), mib(room).c_str(),
         mib(model.expert_bytes).c_str(), mib(model.dense_bytes).c_str());
     model.keeper.reset();
+    model.peers->exchange(model.claim, emc_memory_place(""));  // what it says from now on
     if (fits) {
         std::map<const void *, uint64_t> in_file_order;
         for (const auto & tensor : model.tensors) {

@@ -13,7 +13,8 @@
 static const char * const NORMS[] = { "ffn_norm.weight", "post_attention_norm.weight" };
 static const char * const WEIGHTS = "ffn_gate_inp.weight";
 static const char * const BIAS    = "ffn_gate_inp.bias";
-static const char * const CHOICE  = "exp_probs_b.bias";
+// What is added to the scores for the choice alone has one of two names: Hunyuan's third has it without the suffix.
+static const char * const CHOICES[] = { "exp_probs_b.bias", "exp_probs_b" };
 
 // The widest state that a router in eight bits can sum exactly.
 static constexpr int64_t WIDTH_MAX = 1 << 16;
@@ -24,7 +25,7 @@ void edge_moe_routers::add(const struct ggml_tensor * tensor, int fd, uint64_t o
     if (layer < 0) {
         return;
     }
-    for (const char * wanted : { WEIGHTS, BIAS, CHOICE, NORMS[0], NORMS[1] }) {
+    for (const char * wanted : { WEIGHTS, BIAS, CHOICES[0], CHOICES[1], NORMS[0], NORMS[1] }) {
         if (strcmp(name, wanted) == 0) {
             places[{ layer, name }] = { tensor, fd, offset };
         }
@@ -77,8 +78,11 @@ std::vector<std::unique_ptr<emc_router>> edge_moe_routers::make(const std::vecto
         if (weights.empty()) {
             continue;
         }
-        const std::vector<float> bias   = read(layers[i], BIAS);
-        const std::vector<float> choice = read(layers[i], CHOICE);
+        const std::vector<float> bias = read(layers[i], BIAS);
+        std::vector<float> choice;
+        for (const char * name : CHOICES) {
+            choice = choice.empty() ? read(layers[i], name) : choice;
+        }
         emc_router_weights w;
         w.width     = (int) tensor->ne[0];
         w.n_experts = (int) tensor->ne[1];

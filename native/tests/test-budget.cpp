@@ -105,6 +105,7 @@ static void room() {
 
     put(root + "/proc/meminfo", "MemTotal:  8000000 kB\nMemFree: 100 kB\nMemAvailable:  4194304 kB\n");
     CHECK_EQ(emc_memory_room(root), 4096 * MIB);
+    CHECK_EQ(emc_memory_place(root), std::string());
 
     // version 2: the unit has no limit, its slice has one; file pages of the slice can be taken back
     put(root + "/proc/self/cgroup", "0::/edge.slice/server.service\n");
@@ -116,6 +117,7 @@ static void room() {
     put(root + "/sys/fs/cgroup/edge.slice/memory.stat",
         "anon 5\nactive_file " + std::to_string(300 * MIB) + "\ninactive_file " + std::to_string(200 * MIB) + "\n");
     CHECK_EQ(emc_memory_room(root), 600 * MIB);
+    CHECK_EQ(emc_memory_place(root), root + "/sys/fs/cgroup/edge.slice");
     put(root + "/sys/fs/cgroup/edge.slice/memory.high", std::to_string(700 * MIB) + "\n");
     CHECK_EQ(emc_memory_room(root), 300 * MIB);
     put(root + "/sys/fs/cgroup/edge.slice/memory.high", std::to_string(100 * MIB) + "\n");
@@ -128,6 +130,7 @@ static void room() {
     put(root + "/sys/fs/cgroup/memory/box/memory.stat",
         "total_active_file " + std::to_string(100 * MIB) + "\ntotal_inactive_file " + std::to_string(50 * MIB) + "\n");
     CHECK_EQ(emc_memory_room(root), 450 * MIB);
+    CHECK_EQ(emc_memory_place(root), root + "/sys/fs/cgroup/memory/box");
 
     // waiting: none known, the machine's, the group's own, nonsense
     CHECK_EQ(emc_memory_waited(root), -1.0);

@@ -156,6 +156,44 @@ static void keeper_resizes_the_cache() {
     room = 60 * MIB;                // nearly all of it dense weights
     looks(40);
     CHECK_EQ(cache->n_slots(), 4);
+    // another server comes, and gets its part at once; it goes, and what it had comes back
+    room = 150 * MIB + (32 + 28) * round_bytes;  // the slots are not touched
+    looks(40);
+    CHECK_EQ(cache->n_slots(), 32);
+    emc_peers_seen seen;
+    uint64_t       told = 0;
+    options.peers = [&](uint64_t bytes, uint64_t untouched) {
+        told = bytes;
+        CHECK_EQ(untouched, bytes);
+        return seen;
+    };
+    looks(1);
+    CHECK_EQ(told, 32 * round_bytes);
+    CHECK_EQ(cache->n_slots(), 32);
+    seen.others = 1;
+    said.clear();
+    looks(1);
+    CHECK_EQ(cache->n_slots(), 30);  // half of 32 and of the 28 that are free
+    CHECK(said.back().find("shares its memory with 1 other server: at most 30 slots") != std::string::npos);
+    seen.bytes = 100 * round_bytes;
+    looks(2);
+    CHECK_EQ(cache->n_slots(), 32);  // the other has more than its part: this one may have all that it was made with
+    seen = {};
+    looks(40);
+    CHECK_EQ(cache->n_slots(), 32);
+    seen.mapped = 26 * round_bytes;  // a model that fits wants no part, but stays where it is
+    said.clear();
+    looks(40);
+    CHECK_EQ(cache->n_slots(), 32);
+    seen.mapped = (28 + 2) * round_bytes + 100 * MIB;
+    looks(1);
+    CHECK_EQ(cache->n_slots(), 30);
+    CHECK(said.empty());
+    room = 0;
+    seen = {};
+    seen.others = 9;
+    looks(1);
+    CHECK_EQ(cache->n_slots(), 4);   // never below a cycle
     cache->check();
     CHECK_EQ(rmdir(dir.c_str()), 0);
 }

@@ -7,6 +7,7 @@ experts of different widths, as only hybrid architectures (``nemotron_h_moe``) h
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -182,3 +183,35 @@ def run_with_drafts(root: Path, model: Path, folder: Path, shape: models.MoeShap
     assert_served(served, shape.layers + shape.draft_layers)
     assert all(answer["timings"].get("draft_n") for answer in served.answers), "nothing was drafted"
     return reference, served
+
+
+def test_two_servers_that_size_themselves_share_one_memory(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """The second has a cache although the first had taken all there was, and both say the text of the mapping."""
+    shape = replace(SHAPE, layers=8, experts=64, expert_hidden=512)
+    model = models.write_moe(tmp_path_factory.mktemp("larger") / "moe.gguf", shape)
+    limit_bytes = shape.expert_total_bytes() * 0.9
+    with harness.memory_limit("edge-moe-two-servers", int(limit_bytes)) as limit, contextlib.ExitStack() as stack:
+
+        def serve(name: str, mib: str) -> harness.Server:
+            environment = {"EDGE_MOE_CACHE_MIB": mib, "EDGE_MOE_STATS_DIR": str(tmp_path)}
+            log = tmp_path / f"{name}.log"
+            return stack.enter_context(
+                harness.server(
+                    root, model, log, threads=2, args=harness.STREAMING_ARGS, environment=environment, limit=limit
+                )
+            )
+
+        reference = serve("mapping", "0").complete(PROMPTS[0], N_PREDICT)["tokens"]
+        stack.pop_all().close()
+        first = serve("first", "auto")
+        assert first.complete(PROMPTS[0], N_PREDICT)["tokens"] == reference
+        second = serve("second", "auto")
+        assert second.complete(PROMPTS[0], N_PREDICT)["tokens"] == reference
+        assert first.complete(PROMPTS[0], N_PREDICT)["tokens"] == reference
+        for server in (first, second):
+            log = server.log_text()
+            assert "edge-moe: cache on: " in log, log
+            assert "edge-moe: cache off: " not in log, log
+        assert "shares its memory with 1 other server" in first.log_text()

@@ -2,8 +2,10 @@
 #include "resize.h"
 
 #include "check.h"
+#include "saturating.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 
 double emc_pressure::update(double waited, double now) {
@@ -18,6 +20,13 @@ double emc_pressure::update(double waited, double now) {
     last_waited = waited;
     last_now    = now;
     return share;
+}
+
+int emc_fair_slots(const emc_peers_seen & seen, uint64_t own_bytes, uint64_t room_bytes, uint64_t kept_bytes, uint64_t round_bytes) {
+    EMC_CHECK(seen.others >= 0 && round_bytes > 0);
+    const uint64_t all = emc_sum(emc_sum(own_bytes, seen.bytes), room_bytes);
+    const uint64_t for_slots = all - std::min(all, kept_bytes);
+    return (int) std::min<uint64_t>(for_slots / ((uint64_t) seen.others + 1) / round_bytes, INT_MAX);
 }
 
 int emc_size_next(const emc_size_view & v) {

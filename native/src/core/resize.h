@@ -5,6 +5,8 @@
 // Between shortage and plenty lies a band in which nothing changes, so that the size does not swing.
 #pragma once
 
+#include "types.h"
+
 #include <cstdint>
 
 struct emc_size_view {
@@ -36,6 +38,10 @@ private:
     double last_now    = 0;
     double share       = 0;
 };
+
+// The slots that this cache may have of what all of them could: an equal part each. own_bytes: of its slots; kept_bytes: what
+// is no slot's of these and of the room. More may be kept than there is room: then all have to give.
+int emc_fair_slots(const emc_peers_seen & seen, uint64_t own_bytes, uint64_t room_bytes, uint64_t kept_bytes, uint64_t round_bytes);
 
 // REQUIRES: 1 <= least <= most, round_bytes > 0. The result is within least and most.
 int emc_size_next(const emc_size_view & view);

@@ -26,3 +26,11 @@ constexpr int EMC_DECODE_ROWS = 4;
 enum emc_phase { EMC_DECODE = 0, EMC_PREFILL = 1 };
 
 inline emc_phase emc_phase_of(int64_t rows) { return rows <= EMC_DECODE_ROWS ? EMC_DECODE : EMC_PREFILL; }
+
+// Other servers that size themselves in the same memory, and what they have together, in bytes.
+struct emc_peers_seen {
+    int      others    = 0;  // of them that share: one whose model fits takes no part
+    uint64_t bytes     = 0;  // of their slots
+    uint64_t untouched = 0;  // of these, not yet backed by memory: room that is as good as taken
+    uint64_t mapped    = 0;  // file pages that must stay: room that is not for slots
+};

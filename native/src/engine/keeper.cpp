@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "keeper.h"
 
+#include "../core/saturating.h"
+
 #include <algorithm>
 #include <chrono>
 #include <fcntl.h>
@@ -48,6 +50,23 @@ int emc_keeper::requested_most() {
     return std::max(most, options.least);
 }
 
+// What other servers in the same memory leave to this one; at once, as one that comes waits for it.
+void emc_keeper::share(emc_size_view & view, uint64_t room) {
+    const uint64_t       own    = (uint64_t) view.slots * options.round_bytes;
+    const emc_peers_seen seen   = options.peers ? options.peers(own, view.untouched_bytes) : emc_peers_seen();
+    const uint64_t       theirs = emc_sum(emc_sum(options.dense_bytes, seen.mapped), seen.untouched);
+    view.room_bytes = room - std::min(room, theirs);
+    if (seen.others) {
+        const uint64_t kept = emc_sum(theirs, view.reserve_bytes + view.untouched_bytes);
+        view.most = std::clamp(emc_fair_slots(seen, own, room, kept, options.round_bytes), view.least, view.most);
+    }
+    if (seen.others != others) {
+        others = seen.others;
+        options.say(others ? "auto: shares its memory with " + std::to_string(others) + " other server" + (others > 1 ? "s" : "") +
+            ": at most " + std::to_string(view.most) + " slots in each layer" : "auto: has its memory for itself again");
+    }
+}
+
 void emc_keeper::look() {
     emc_size_view view;
     view.slots           = cache.n_slots();
@@ -56,10 +75,9 @@ void emc_keeper::look() {
     view.round_bytes     = options.round_bytes;
     const uint64_t slots = (uint64_t) view.slots * options.round_bytes;
     view.untouched_bytes = slots - std::min(slots, cache.touched_bytes());
-    const uint64_t room  = options.room();
-    view.room_bytes      = room - std::min(room, options.dense_bytes);
     view.reserve_bytes   = options.reserve_bytes;
     view.pressure        = pressure.update(options.waited(), std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+    share(view, options.room());
     cache.resize(emc_size_next(view));
 }
 

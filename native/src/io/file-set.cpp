@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 emc_file_set::~emc_file_set() {
@@ -64,6 +65,11 @@ int emc_file_set::add(const std::string & path, bool allow_direct) {
 uint64_t emc_file_set::bytes(int index) const {
     const off_t end = lseek(fd(index), 0, SEEK_END);
     return end < 0 ? 0 : (uint64_t) end;
+}
+
+std::string emc_file_set::identity(int index) const {
+    struct stat info;
+    return fstat(fd(index), &info) == 0 ? std::to_string(info.st_dev) + ":" + std::to_string(info.st_ino) : "unknown";
 }
 
 int emc_file_set::add_fd(int fd, bool allow_direct) {

@@ -28,6 +28,9 @@ public:
     // Its size now, of a block device too; 0 if it has none.
     uint64_t bytes(int index) const;
 
+    // A word that is the same for the same file, however it was opened.
+    std::string identity(int index) const;
+
     // true if every file is read around the page cache. Else reason() names the refusal, of the file system or of a
     // drive whose blocks are larger than EMC_ALIGN: the fallback is correct, but then the page cache competes with the
     // slots for memory.

@@ -32,30 +32,43 @@ struct group_files {
     const char * inactive;
 };
 
-static uint64_t group_room(const std::string & folder, const group_files & names, uint64_t room) {
+namespace {
+
+struct least_room {
+    uint64_t    bytes = 0;
+    std::string place;  // folder of the control group that leaves no more; empty: the machine
+};
+
+} // namespace
+
+static void group_room(const std::string & folder, const group_files & names, least_room & room) {
     uint64_t limit = 0;
     uint64_t usage = 0;
     if (!read_number(folder + "/" + names.limit, limit) || !read_number(folder + "/" + names.usage, usage)) {
-        return room;
+        return;
     }
     const uint64_t file = read_key(folder + "/memory.stat", names.active) + read_key(folder + "/memory.stat", names.inactive);
     const uint64_t held = usage > file ? usage - file : 0;
-    return std::min(room, limit > held ? limit - held : 0);
+    const uint64_t left = limit > held ? limit - held : 0;
+    if (left < room.bytes) {
+        room = { left, folder };
+    }
 }
 
-static uint64_t tree_room(const std::string & mount, std::string group, const group_files & names, uint64_t room) {
+static void tree_room(const std::string & mount, std::string group, const group_files & names, least_room & room) {
     while (true) {
-        room = group_room(mount + group, names, room);
+        group_room(mount + group, names, room);
         const size_t slash = group.rfind('/');
         if (slash == std::string::npos || group.empty()) {
-            return room;
+            return;
         }
         group.resize(slash);
     }
 }
 
-uint64_t emc_memory_room(const std::string & root) {
-    uint64_t room = read_key(root + "/proc/meminfo", "MemAvailable:") * 1024;
+static least_room find_room(const std::string & root) {
+    least_room room;
+    room.bytes = read_key(root + "/proc/meminfo", "MemAvailable:") * 1024;
 
     // lines are id:controllers:path; version 2 is 0::path
     std::ifstream groups(root + "/proc/self/cgroup");
@@ -68,14 +81,22 @@ uint64_t emc_memory_room(const std::string & root) {
         const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
         const std::string group       = line.substr(second + 1) == "/" ? "" : line.substr(second + 1);
         if (controllers == ",,") {
-            room = tree_room(root + "/sys/fs/cgroup", group, { "memory.max",  "memory.current", "active_file", "inactive_file" }, room);
-            room = tree_room(root + "/sys/fs/cgroup", group, { "memory.high", "memory.current", "active_file", "inactive_file" }, room);
+            tree_room(root + "/sys/fs/cgroup", group, { "memory.max",  "memory.current", "active_file", "inactive_file" }, room);
+            tree_room(root + "/sys/fs/cgroup", group, { "memory.high", "memory.current", "active_file", "inactive_file" }, room);
         } else if (controllers.find(",memory,") != std::string::npos) {
             const group_files v1 = { "memory.limit_in_bytes", "memory.usage_in_bytes", "total_active_file", "total_inactive_file" };
-            room = tree_room(root + "/sys/fs/cgroup/memory", group, v1, room);
+            tree_room(root + "/sys/fs/cgroup/memory", group, v1, room);
         }
     }
     return room;
+}
+
+uint64_t emc_memory_room(const std::string & root) {
+    return find_room(root).bytes;
+}
+
+std::string emc_memory_place(const std::string & root) {
+    return find_room(root).place;
 }
 
 // `some avg10=1.23 avg60=1.23 avg300=1.23 total=123`, in microseconds

@@ -13,6 +13,9 @@
 // cgroup 1: memory.limit_in_bytes less memory.usage_in_bytes plus file pages, likewise
 uint64_t emc_memory_room(const std::string & root);
 
+// Whose memory that is: the folder of the control group with the least room, or empty for the machine's.
+std::string emc_memory_place(const std::string & root);
+
 // Seconds in all in which something had to wait for memory, or -1 where the kernel does not say: `some total` of the
 // process's own control group, or of the machine where groups do not have it.
 double emc_memory_waited(const std::string & root);
