@@ -215,3 +215,19 @@ def test_two_servers_that_size_themselves_share_one_memory(
             assert "edge-moe: cache on: " in log, log
             assert "edge-moe: cache off: " not in log, log
         assert "shares its memory with 1 other server" in first.log_text()
+
+
+def test_a_server_without_a_cache_says_what_it_needs_mapped(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """Or the next one would take for its cache what this one's pages are in."""
+    model = models.write_moe(tmp_path_factory.mktemp("fits") / "moe.gguf", SHAPE)
+    environment = {"EDGE_MOE_CACHE_MIB": "auto", "EDGE_MOE_STATS_DIR": str(tmp_path)}
+    with harness.server(root, model, tmp_path / "log", threads=2, environment=environment) as server:
+        server.complete(PROMPTS[0], 4)
+        assert "edge-moe: cache off: auto: the model fits in memory" in server.log_text()
+        said = (tmp_path / f"cache-{server.process.pid}.share").read_text()
+    shares, slots, untouched, mapped = map(int, said.split(" ")[:4])
+    assert (shares, slots, untouched) == (0, 0, 0)
+    assert mapped >= SHAPE.expert_total_bytes()
+    assert list(tmp_path.glob("*.share")) == []
