@@ -120,7 +120,7 @@ def run_test(test: str, folder: Path) -> tuple[bool | None, str]:
     except subprocess.TimeoutExpired:
         return None, f"not done after {LIMIT_S} s"
     lines = [line.strip() for line in done.stdout.splitlines()]
-    wanted = ("E  ", "fatal:", "FAILED", "ERROR", "CRITICAL", "[ERROR]")
+    wanted = ("E  ", "fatal:", "FAILED", "ERROR", "[ERROR]")
     said = next((line for line in lines if line.startswith(wanted)), lines[-1] if lines else "")
     if done.returncode == 0:
         return True, ""
