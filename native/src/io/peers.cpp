@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "peers.h"
 
-#include "../core/saturating.h"
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -39,6 +37,11 @@ emc_peers::~emc_peers() {
         unlink((dir + "/" + name).c_str());
         close(fd);
     }
+}
+
+// What a lie makes too large stays the largest number.
+static void add(uint64_t & sum, uint64_t bytes) {
+    sum += std::min(bytes, UINT64_MAX - sum);
 }
 
 static bool read_number(std::istream & words, uint64_t & number) {
@@ -108,16 +111,16 @@ emc_peers_seen emc_peers::exchange(const emc_claim & own, const std::string & pl
         if (!read_living(dir + "/" + other, claim, their_place) || their_place != place) {
             continue;
         }
-        seen.others    += claim.shares;
-        seen.bytes      = emc_sum(seen.bytes, claim.bytes);
-        seen.untouched  = emc_sum(seen.untouched, claim.untouched);
+        seen.others += claim.shares;
+        add(seen.bytes, claim.bytes);
+        add(seen.untouched, claim.untouched);
         if (claim.model != own.model) {
             mapped[claim.model] = std::max(mapped[claim.model], claim.mapped);
         }
     }
     closedir(folder);
     for (const auto & model : mapped) {
-        seen.mapped = emc_sum(seen.mapped, model.second);
+        add(seen.mapped, model.second);
     }
     return seen;
 }
