@@ -111,10 +111,11 @@ def test_overrides_hold_for_all_stages_and_none_stands_without_a_cache(playbook:
     assert [variant["floor"] for variant in variants.values()] == [False, True, False]
 
 
-def test_a_variant_cannot_take_the_name_of_a_stage(playbook: Playbook) -> None:
-    played = ask(playbook, verify_bench_variants={"served": {"floor": False}})
+@pytest.mark.parametrize("stage", ["mmap", "mmap-floor", "cache-published", "served"])
+def test_a_variant_cannot_take_the_name_of_a_stage(playbook: Playbook, stage: str) -> None:
+    played = ask(playbook, verify_bench_variants={stage: {"floor": False}})
     assert played.rc != 0
-    assert "verify_bench_variants ['served'] must not name a published stage" in played.words
+    assert f"verify_bench_variants ['{stage}'] must not name a published stage" in played.words
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,9 @@ class Toy:
     def current(self) -> str:
         return os.readlink(self.root / "current")
 
+    def releases(self) -> list[str]:
+        return sorted(f"releases/{path.name}" for path in (self.root / "releases").iterdir())
+
 
 @pytest.fixture
 def toy(playbook: Playbook, tmp_path: Path) -> Toy:
@@ -140,6 +143,15 @@ def test_a_pin_that_is_not_there_is_refused_with_those_that_are(toy: Toy) -> Non
     assert toy.built() == []
 
 
+def test_a_patch_that_is_not_the_pinned_one_is_refused(toy: Toy) -> None:
+    pinned, changed = (hashlib.sha256(text.encode()).hexdigest() for text in ("first", "changed"))
+    (toy.native / "patches/llama.cpp.patch").write_text("changed")
+    played = toy.play("artifact")
+    assert played.rc != 0
+    assert f"has sha256 {changed}, llama.cpp.json pins {pinned}" in played.words
+    assert toy.built() == []
+
+
 def test_the_artifact_holds_the_release_and_says_what_it_is(toy: Toy) -> None:
     assert toy.play("artifact").rc == 0
     (name,) = toy.built()
@@ -178,9 +190,13 @@ def test_releases_lie_side_by_side_and_old_ones_go(toy: Toy) -> None:
         assert played.rc == 0, played.text
         seen.append(toy.current())
     assert len(set(seen)) == 3
-    left = sorted(f"releases/{path.name}" for path in (toy.root / "releases").iterdir())
-    assert left == sorted(seen[1:])
+    assert toy.releases() == sorted(seen[1:])
     assert toy.play("main").recap("board", "changed") == 0
+    # back to the older of the two and on: what ran last stays, though the other is newer
+    for number in (1, 3):
+        toy.flags = [f"-DTOY={number}"]
+        assert toy.play("main").rc == 0
+    assert toy.releases() == sorted([seen[1], toy.current()])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="releases belong to root")
