@@ -79,6 +79,11 @@ def test_service_is_fenced_in(host: Any, name: str, value: str) -> None:
     assert show(host, name) == value
 
 
+def test_the_clock_is_put_back_however_the_service_ends(host: Any) -> None:
+    assert "argv[]=/usr/bin/python3 -S -s -m edge_moe_clock_floor.restore ;" in show(host, "ExecStopPost")
+    assert "flags=privileged" in show(host, "ExecStopPostEx")
+
+
 def test_capabilities_are_those_that_the_kernel_asks_for(host: Any) -> None:
     paranoid = int(host.file("/proc/sys/kernel/perf_event_paranoid").content_string)
     last = "cap_sys_admin" if paranoid > 2 else "cap_checkpoint_restore"
