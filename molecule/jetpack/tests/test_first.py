@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 RULES = "/etc/udev/rules.d/99-edge-moe-nvme.rules"
@@ -16,7 +17,11 @@ def test_read_ahead_of_the_nvme_drive_is_set_now_and_at_each_boot(host: Any) -> 
     assert host.file("/sys/block/nvme0n1/queue/read_ahead_kb").content_string.strip() == "128"
     rules = host.file(RULES)
     assert (rules.user, rules.group, rules.mode) == ("root", "root", 0o644)
-    assert rules.content_string.splitlines()[-1].endswith('ENV{DEVTYPE}=="disk", ATTR{queue/read_ahead_kb}="128"')
+    rule = rules.content_string.splitlines()[-1]
+    assert rule.endswith('ENV{DEVTYPE}=="disk", ATTR{queue/read_ahead_kb}="128"')
+    kernel = rule.partition('KERNEL=="')[2].partition('"')[0]
+    drives = ("nvme0n1", "nvme1n1", "mmcblk0", "sda", "zram0")
+    assert [name for name in drives if fnmatchcase(name, kernel)] == ["nvme0n1", "nvme1n1"]
 
 
 def test_no_other_drive_is_touched(host: Any) -> None:
