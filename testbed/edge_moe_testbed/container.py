@@ -89,6 +89,11 @@ class Container:
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / ".lock", f"another command works on container {self.name}"):
             if self.state() == "running":
+                if not (self.folder / "port").exists():
+                    raise TestbedError(
+                        f"{self.driver} runs a container {self.id} that was not started from {home()} (EDGE_MOE_HOME); "
+                        f"if nobody needs it, end it with: {' '.join(self.command)} rm --force {self.id}"
+                    )
                 known = self.login().port
                 if known != port:
                     raise TestbedError(

@@ -159,6 +159,16 @@ def test_a_container_is_made_given_its_keys_and_started(
     assert capsys.readouterr().out.endswith("there is no container box\n")
 
 
+def test_a_running_container_of_another_home_is_left_alone(
+    driver: Driver, free_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = driver(state="running\n") / "asked"
+    assert run("up", "box", "--port", str(free_port)) == 2
+    assert "edge-moe-box that was not started from " in (said := capsys.readouterr().err)
+    assert "rm --force edge-moe-box" in said
+    assert {line.split()[0] for line in asked.read_text().splitlines()} == {"inspect"}
+
+
 @pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "..", "a" * 43])
 def test_what_is_no_host_name_is_refused(name: str) -> None:
     with pytest.raises(TestbedError, match="no name for a container"):
