@@ -19,6 +19,8 @@ COLLECTION := collections/ansible_collections/edge/moe
 DEMO_BOARD := virtual-orin-nano
 PYTEST := .venv/bin/python -m pytest
 CONTAINER_SCENARIOS := $(filter-out virtual_jetson,$(patsubst molecule/%/converge.yml,%,$(wildcard molecule/*/converge.yml)))
+# the longest first, so that the two that run last end together
+SIDE_BY_SIDE := test-host test-containers test-release test-unit test-testbed test-native test-native-arm lint
 
 .PHONY: help
 help: ## list the targets
@@ -52,7 +54,9 @@ build: setup ## build the patched llama.cpp for the virtual board, and only that
 	@ansible-playbook playbooks/build.yml -i inventories/demo
 
 .PHONY: test
-test: lint test-unit test-release test-native test-native-arm test-host test-containers test-board ## every test (what CI runs)
+test: build ## every test (what CI runs), two parts at a time; the virtual board, which minds the time, has the machine to itself
+	@printf '%s\n' $(SIDE_BY_SIDE) | xargs -P 2 -I {} testbed/logged {} $(MAKE) --no-print-directory {}
+	@$(MAKE) --no-print-directory test-board
 
 .PHONY: lint
 lint: setup ## ruff, mypy, yamllint, ansible-lint (production), cppcheck
@@ -102,11 +106,14 @@ test-host: build ## the patched llama-server on this machine: text equal to mmap
 .PHONY: test-containers
 test-containers: build ## the roles, each in a container: all Molecule scenarios but virtual_jetson, two at a time
 	@$(TESTBED) container image > /dev/null
-	@printf '%s\n' $(CONTAINER_SCENARIOS) | xargs -P 2 -n 1 testbed/scenario
+	@printf '%s\n' $(CONTAINER_SCENARIOS) | xargs -P 2 -I {} testbed/logged scenario-{} molecule test -s {}
+
+.PHONY: test-testbed
+test-testbed: setup ## the commands of the virtual board: its image, booting, files and numbers as on a Jetson
+	@$(PYTEST) tests -m board -q
 
 .PHONY: test-board
 test-board: build ## the virtual board: Molecule scenario virtual_jetson, all steps
-	@$(PYTEST) tests -m board -q
 	@molecule test -s virtual_jetson
 
 .PHONY: bench
