@@ -2,7 +2,7 @@
 """What plugins print when they run, recorded for their pages: docs/modules/output, and the pages made anew.
 
 ``record boards`` needs this machine alone: its boards are OpenSSH servers on loopback addresses. ``record facts`` asks
-a board that runs, after `make demo` or in Molecule's scenario.
+a board that runs, after `make demo` or in Molecule's scenario. ``record snapshot`` asks one that no role has touched.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ FACTS = {
         "On the virtual board: the second of two calls, with a completion of 32 tokens between them:",
     ),
 }
+ADDED = "libgomp1"
+SNAPSHOT_ASKED = f"On a virtual board before its first change, with {ADDED} about to be installed, in check mode:"
 
 
 def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,13 +56,21 @@ def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     what = record.add_subparsers(dest="what", required=True)
     what.add_parser("boards", help="the inventory plugin on OpenSSH servers of this machine")
     facts = what.add_parser("facts", help="the facts modules on a board that runs and serves a model")
-    facts.add_argument("host", nargs="?", default="virtual-orin-nano", help="its name in the inventory")
-    facts.add_argument("-i", "--inventory", type=Path, default=PROJECT / "inventories/demo")
+    fresh = what.add_parser("snapshot", help="the module of that name on a board that no role has touched")
+    for asked in (facts, fresh):
+        asked.add_argument("host", nargs="?", default="virtual-orin-nano", help="its name in the inventory")
+        asked.add_argument("-i", "--inventory", type=Path, default=PROJECT / "inventories/demo")
 
 
 def run(args: argparse.Namespace) -> int:
     try:
-        made = {"boards": boards()} if args.what == "boards" else facts(args.host, args.inventory)
+        match args.what:
+            case "boards":
+                made = {"boards": boards()}
+            case "facts":
+                made = facts(args.host, args.inventory)
+            case _:
+                made = {"snapshot": snapshot(args.host, args.inventory)}
     except TestbedError as error:
         say(f"error: {error}")
         return 2
@@ -102,25 +112,64 @@ def boards() -> str:
 
 def facts(host: str, inventory: Path) -> dict[str, str]:
     """The page's output of each facts module, as root on the board."""
-    with tempfile.TemporaryDirectory() as folder:
-        written, book = Path(folder) / "facts.json", Path(folder) / "facts.yml"
-        book.write_text(json.dumps([_facts_play(host, written)]))
-        done = run_playbook(book, inventory)
-        if done.returncode != 0 or not written.exists():
-            raise TestbedError(
-                f"{host} of {inventory} gave no facts; it has to be up and to serve a model (make demo):\n"
-                f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
-            )
-        found = json.loads(written.read_text())
+    wanted = "it has to be up and to serve a model (make demo)"
+    found = _answer(host, inventory, _facts_tasks(), "ansible_facts", wanted)
     return {
         module: f"{asked}\n{yaml.safe_dump({key: found[key]}, sort_keys=False, allow_unicode=True)}"
         for module, (key, asked) in FACTS.items()
     }
 
 
-def _facts_play(host: str, written: Path) -> dict[str, Any]:
+def snapshot(host: str, inventory: Path) -> str:
+    """The page's output of the module, in check mode: the board stays as it is."""
+    tasks = [
+        {
+            "name": "Ask snapshot",
+            "edge.moe.snapshot": {"adding": [ADDED]},
+            "check_mode": True,
+            "diff": True,
+            "register": "__record_snapshot",
+        }
+    ]
+    found = _answer(
+        host, inventory, tasks, "__record_snapshot", "it has to be up (python -m edge_moe_testbed board up)"
+    )
+    if not found["changed"]:
+        raise TestbedError(
+            f"{host} of {inventory} has a snapshot of {found['taken']}: one that no role has touched is needed"
+        )
+    shown = {key: found[key] for key in ("taken", "late", "diff")}
+    return f"{SNAPSHOT_ASKED}\n{yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)}"
+
+
+def _answer(host: str, inventory: Path, tasks: list[dict[str, Any]], variable: str, wanted: str) -> dict[str, Any]:
+    """What a variable holds after tasks that root has played on a host."""
+    with tempfile.TemporaryDirectory() as folder:
+        written, book = Path(folder) / "answer.json", Path(folder) / "play.yml"
+        keep = {
+            "name": "Keep what they said",
+            "ansible.builtin.copy": {
+                "content": f"{{{{ {variable} | to_json }}}}",
+                "dest": str(written),
+                "mode": "0600",
+            },
+            "delegate_to": "localhost",
+            "become": False,
+        }
+        play = {"hosts": host, "gather_facts": False, "become": True, "tasks": [*tasks, keep]}
+        book.write_text(json.dumps([play]))
+        done = run_playbook(book, inventory)
+        if done.returncode != 0 or not written.exists():
+            raise TestbedError(
+                f"{host} of {inventory} gave no answer; {wanted}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            )
+        answer: dict[str, Any] = json.loads(written.read_text())
+    return answer
+
+
+def _facts_tasks() -> list[dict[str, Any]]:
     completion = {"prompt": "Why does a river bend?", "n_predict": 32, "cache_prompt": False, "ignore_eos": True}
-    tasks: list[dict[str, Any]] = [
+    return [
         *({"name": f"Ask {module}", f"edge.moe.{module}": {}} for module in FACTS),
         {
             "name": "Decode",
@@ -136,15 +185,4 @@ def _facts_play(host: str, written: Path) -> dict[str, Any]:
             "name": "Ask expert_cache_facts again",
             "edge.moe.expert_cache_facts": {"earlier": "{{ ansible_facts['edge_moe_expert_cache'] }}"},
         },
-        {
-            "name": "Keep what they said",
-            "ansible.builtin.copy": {
-                "content": "{{ ansible_facts | to_json }}",
-                "dest": str(written),
-                "mode": "0600",
-            },
-            "delegate_to": "localhost",
-            "become": False,
-        },
     ]
-    return {"hosts": host, "gather_facts": False, "become": True, "tasks": tasks}

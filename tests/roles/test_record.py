@@ -72,3 +72,19 @@ def test_a_machine_that_gives_none_is_told(tmp_path: Path, host: str, seen: str)
     said = " ".join(str(caught.value).split())
     assert "it has to be up and to serve a model (make demo)" in said
     assert seen in said
+
+
+def test_a_snapshot_of_a_machine_that_no_role_has_touched(tmp_path: Path) -> None:
+    asked, _, answer = record.snapshot("here", inventory(tmp_path, 1)).partition("\n")
+    assert asked.endswith("in check mode:")
+    shown = yaml.safe_load(answer)
+    assert shown["diff"]["after"].splitlines() == [f"taken: {shown['taken']}", f"added: {record.ADDED}"]
+    assert not Path(shown["diff"]["after_header"]).exists()
+
+
+def test_a_machine_that_has_its_snapshot_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "_answer", lambda *_: {"changed": False, "taken": "2026-11-30T03:29:59Z"})
+    with pytest.raises(
+        TestbedError, match="has a snapshot of 2026-11-30T03:29:59Z: one that no role has touched is needed"
+    ):
+        record.snapshot("here", inventory(tmp_path, 1))

@@ -19,6 +19,7 @@ JUNIT = """<?xml version="1.0" ?>
 <testcase name="[board] Discover: Read which board it is" classname="a.yml:1" time="1.25"/>
 <testcase name="[board] Serve: Start the server" classname="b.yml:7" time="2.25"><system-out>ok</system-out></testcase>
 <testcase name="[board] Serve: Restart" classname="b.yml:9"><skipped/></testcase>
+<testcase name="[board] Verify: edge.moe.verify : Measure the served path url=x" classname="c.yml:3" time="1.5"/>
 </testsuite>
 </testsuites>
 """
@@ -33,10 +34,19 @@ def test_tasks_and_changes_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "site-1.xml").write_text(JUNIT)
     tasks = converge.tasks_of(tmp_path)
     run = converge.Run(10.0, 4.0, 3.0, tasks, converge.changes(RECAP)).as_dict()
-    assert (run["task_count"], run["changed"]) == (3, 3)
+    assert (run["task_count"], run["changed"], run["measuring_s"]) == (4, 3, 1.5)
     assert next(iter(run["slowest_tasks_s"])) == "[board] Serve: Start the server"
     with pytest.raises(BenchError, match="gave no recap"):
         converge.changes("ERROR! no inventory")
+
+
+def test_measuring_is_known_by_the_names_of_tasks_that_there_are() -> None:
+    role = converge.MEASURING.split(":")[1].strip()
+    what = converge.MEASURING.split(":")[-1].strip()
+    tasks = PROJECT / f"collections/ansible_collections/edge/moe/roles/{role.rpartition('.')[2]}/tasks"
+    for name in ("reference", "served"):
+        found = (tasks / f"{name}.yml").read_text()
+        assert re.search(rf"- name: {what} .*\n      edge\.moe\.attended:\n        module: edge\.moe\.measure\n", found)
 
 
 def test_the_roles_are_those_of_site() -> None:
