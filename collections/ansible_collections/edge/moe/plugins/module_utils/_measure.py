@@ -125,6 +125,8 @@ class Session:
             end = unit.end() if unit.pid is None else None
             raise MeasureError(f"{error}; {end}" if end else str(error)) from None
         unit = Unit(self.host, self.unit_name)
+        if unit.problem is not None:
+            raise MeasureError(f"systemctl tells nothing of the unit {self.unit_name}: {unit.problem}")
         if self.unit_name and unit.pid is None:
             raise MeasureError(f"the unit {self.unit_name} is not running: systemctl status {self.unit_name} tells why")
         if self.block_device and self._bytes_read() is None:

@@ -16,6 +16,8 @@ from ansible_collections.edge.moe.plugins.module_utils._host import Host
 
 GONE_S = 2.0
 JOURNAL_S = 30.0
+# A board that reads a model through its page cache may take seconds to bring systemctl itself back into memory.
+SHOW_S = 30.0
 TAIL_LINES = 2000
 FIRST_CHARACTERS = 300
 # Kinds of line that tell of a GPU that fails or is not there: from the driver's library, from CUDA, from llama.cpp.
@@ -100,6 +102,8 @@ class Unit:
     def __init__(self, host: Host, name: str | None) -> None:
         self.host = host
         self.name = name
+        # Why systemd has told nothing, where it has not.
+        self.problem: str | None = None
         properties = self._show("MainPID,ControlGroup,InvocationID")
         pid = properties.get("MainPID", "0")
         self.pid = int(pid) if pid.isdecimal() and int(pid) > 0 else None
@@ -116,9 +120,9 @@ class Unit:
     def _show(self, names: str) -> dict[str, str]:
         if not self.name:
             return {}
-        return parse_unit_properties(
-            self.host.command(["systemctl", "show", f"--property={names}", "--", self.name]).stdout
-        )
+        answer = self.host.command(["systemctl", "show", f"--property={names}", "--", self.name], SHOW_S)
+        self.problem = answer.problem
+        return parse_unit_properties(answer.stdout)
 
     def _group_file(self, name: str) -> str | None:
         return self.host.read_text(f"{self.group_dir}/{name}", 4096) if self.group_dir else None

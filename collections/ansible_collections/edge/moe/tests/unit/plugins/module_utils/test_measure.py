@@ -170,7 +170,11 @@ def test_a_measurement(board: Board) -> None:
     assert result["warnings"] == []
     for request in result["requests"]:
         assert request["at_once"] == 1
-        assert 50 <= request["ttft_ms"] < 150 <= request["latency_ms"] < 1000
+        assert 50 <= request["ttft_ms"] < request["latency_ms"]
+        assert request["latency_ms"] >= 150
+    # a busy machine delays some of them
+    assert min(request["ttft_ms"] for request in result["requests"]) < 150
+    assert min(request["latency_ms"] for request in result["requests"]) < 1000
     started = [request["started_s"] for request in result["requests"]]
     assert started == sorted(started)
     assert started[0] < 0.1
@@ -334,6 +338,12 @@ def test_a_watch_that_failed_is_a_warning(board: Board, monkeypatch: pytest.Monk
     result = session(board).run(PROMPTS[:1], 3, 1, 5.0)
     assert "ZeroDivisionError" in result["warnings"][0]
     assert result["decode_tokens_per_s"] == 10.0
+
+
+def test_a_unit_of_which_nothing_is_known_is_not_said_to_have_ended(board: Board) -> None:
+    board.host.commands["systemctl"] = CommandResult(None, "", "", "no answer within 30 s")
+    with pytest.raises(_measure.MeasureError, match=r"systemctl tells nothing of the unit .*: no answer within 30 s"):
+        session(board).run(PROMPTS, 3, 1, 5.0)
 
 
 def test_a_unit_that_does_not_run_is_told(board: Board) -> None:
