@@ -69,7 +69,7 @@ lint: setup ## ruff, mypy, yamllint, ansible-lint (production), cppcheck
 
 .PHONY: test-unit
 test-unit: setup ## Python unit tests, and the roles' refusals on this machine
-	@$(PYTEST) $(COLLECTION)/tests/unit tests -m 'not board and not llama and not release' -q -n auto
+	@$(PYTEST) $(COLLECTION)/tests/unit tests -m 'not board and not llama and not release' -q -n auto --durations=25
 
 .PHONY: test-release
 test-release: collection ## the archive under ansible-test (newest ansible-core, a board's Python) and Galaxy's importer
