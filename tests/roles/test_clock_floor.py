@@ -8,66 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Playbook, Played, role
+from .conftest import Playbook, role
 
 PINS = "[Service]\nType=oneshot\nExecStart=/usr/bin/jetson_clocks\n"
-JTOP = '{\n  "fan": {"profile": "quiet"},\n  "jetson_clocks": {\n    "wait": 60,\n    "boot": %s\n  }\n}\n'
 
 
-class Etc:
-    """The folders that are searched, in a folder of the test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.units = folder / "units"
-        self.jtop = folder / "jtop"
-        self.etc = folder / "etc"
-        for made in (self.units / "multi-user.target.wants", self.jtop, self.etc):
-            made.mkdir(parents=True)
-
-    def unit(self, name: str, text: str, enabled: bool) -> None:
-        (self.units / name).write_text(text)
-        if enabled:
-            (self.units / "multi-user.target.wants" / name).symlink_to(self.units / name)
-
-    def preflight(self, playbook: Playbook, *, enabled: bool = True) -> Played:
-        variables = {
-            "_gpu_clock_floor_writer_folders": [str(self.units), str(self.etc), str(self.jtop)],
-            "_gpu_clock_floor_enabled_folder": str(self.units),
-            "gpu_clock_floor_enabled": enabled,
-        }
-        return playbook.run([role("gpu_clock_floor", "preflight")], arguments=("-e", json.dumps(variables)))
-
-
-@pytest.fixture
-def etc(tmp_path: Path) -> Etc:
-    return Etc(tmp_path / "root")
-
-
-def test_whatever_pins_the_clock_at_boot_is_named_together_with_the_remedy(playbook: Playbook, etc: Etc) -> None:
-    etc.unit("pin-clocks.service", PINS, enabled=True)
-    etc.unit("jetson-moe-gpu-stabilizer.service", "[Service]\nExecStart=/opt/tool/run\n", enabled=True)
-    (etc.jtop / "config.json").write_text(JTOP % "true")
-    (etc.etc / "rc.local").write_text("#!/bin/sh\n/usr/bin/jetson_clocks\nexit 0\n")
-    (etc.etc / "rc.local").chmod(0o755)
-    played = etc.preflight(playbook)
+def test_whatever_pins_the_clock_at_boot_is_named_together_with_the_remedy(playbook: Playbook, tmp_path: Path) -> None:
+    units, local = tmp_path / "root/etc/systemd/system", tmp_path / "root/etc/rc.local"
+    (units / "multi-user.target.wants").mkdir(parents=True)
+    (units / "pin-clocks.service").write_text(PINS)
+    (units / "multi-user.target.wants/pin-clocks.service").symlink_to(units / "pin-clocks.service")
+    local.write_text("#!/bin/sh\n/usr/bin/jetson_clocks\nexit 0\n")
+    local.chmod(0o755)
+    look = {"name": "Look at a board", "edge.moe.devfreq_facts": {"root": str(tmp_path / "root")}}
+    played = playbook.run([look, role("gpu_clock_floor", "preflight")], {"gpu_clock_floor_enabled": True})
     assert played.rc != 0
-    assert (
-        "GPU clocks are set at every boot by "
-        f"{etc.etc}/rc.local, {etc.jtop}/config.json, jetson-moe-gpu-stabilizer.service, pin-clocks.service."
-    ) in played.words, played.text
+    assert "board: GPU clocks are set at every boot by /etc/rc.local, pin-clocks.service." in played.words, played.text
     assert "systemctl disable --now UNIT" in played.words
-    assert etc.preflight(playbook, enabled=False).rc == 0, "nothing to refuse where the floor is not wanted"
-
-
-def test_what_is_there_but_does_not_run_is_no_conflict(playbook: Playbook, etc: Etc) -> None:
-    etc.unit("jetson_clocks.service", PINS, enabled=False)
-    etc.unit("nvpmodel.service", "# before jetson_clocks\n[Service]\nExecStart=/usr/sbin/nvpmodel -f x\n", enabled=True)
-    (etc.units / "masked.service").symlink_to("/dev/null")
-    (etc.jtop / "config.json").write_text(JTOP % "false")
-    (etc.etc / "rc.local").write_text("#!/bin/sh\n# jetson_clocks\nexit 0\n")
-    (etc.etc / "rc.local").chmod(0o755)
-    played = etc.preflight(playbook)
-    assert played.rc == 0, played.text
+    unwanted = playbook.run([look, role("gpu_clock_floor", "preflight")], {"gpu_clock_floor_enabled": False})
+    assert unwanted.rc == 0, "nothing to refuse where the floor is not wanted"
 
 
 @pytest.mark.parametrize(

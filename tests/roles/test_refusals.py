@@ -199,7 +199,7 @@ def test_a_variable_set_for_one_host_is_seen_on_that_host_alone(playbook: Playbo
             "dest": str(tmp_path / "{{ inventory_hostname }}.env"),
             "mode": "0644",
         },
-        "vars": {"edge_moe_plan": "{{ planned.plan }}", "_llama_cpp_stamp": "test"},
+        "vars": {"edge_moe_plan": "{{ planned.plan }}", "_llama_cpp_current": "test"},
     }
     hosts: dict[str, dict[str, Any]] = {
         "kitchen": MODEL,

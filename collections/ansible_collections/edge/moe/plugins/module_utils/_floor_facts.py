@@ -11,11 +11,14 @@ import json
 import re
 from typing import Any
 
+from ansible_collections.edge.moe.plugins.module_utils._clock_writers import clock_writers
 from ansible_collections.edge.moe.plugins.module_utils._devfreq import GPU_NAMES, Node, Sysfs
+from ansible_collections.edge.moe.plugins.module_utils._host import Host
 from ansible_collections.edge.moe.plugins.module_utils._prometheus import find, parse, value, whole
 
 FLOOR_UNIT = "edge-moe-clock-floor.service"
 PROM = "run/edge-moe/clock-floor.prom"
+PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 JOURNAL = "run/edge-moe-clock-floor/baseline.json"
 PREFIX = "edge_moe_clock_floor_"
 
@@ -102,7 +105,8 @@ def floor_facts(text: str | None, unit: str | None, now: float) -> dict[str, Any
     }
 
 
-def gather_devfreq(sysfs: Sysfs, unit: str | None, now: float) -> dict[str, Any]:
+def gather_devfreq(host: Host, unit: str | None, now: float) -> dict[str, Any]:
+    sysfs = Sysfs(host.root)
     nodes = sysfs.gpu_nodes()
     held = held_paths(sysfs)
     warnings = [line for node in nodes for line in node_warnings(node)]
@@ -110,6 +114,8 @@ def gather_devfreq(sysfs: Sysfs, unit: str | None, now: float) -> dict[str, Any]
         warnings.append(no_node_warning(sysfs))
     return {
         "nodes": [node_facts(node, held, sysfs.text(f"{node.path}/trans_stat")) for node in nodes],
+        "writers": clock_writers(host),
         "floor": floor_facts(sysfs.text(PROM), unit, now),
+        "perf_event_paranoid": host.read_int(PARANOID),
         "warnings": warnings,
     }

@@ -102,6 +102,13 @@ ansible_facts:
               description: C(min_freq) equals C(max_freq) and our floor did not do it, as after C(jetson_clocks).
               type: bool
               sample: false
+        writers:
+          description: >-
+            What else sets the GPU's clock at every boot: enabled services by name, C(/etc/rc.local) and jtop's
+            settings by path. Power modes are left out, as they write once.
+          type: list
+          elements: str
+          sample: [pin-clocks.service]
         floor:
           description: The clock-floor service; V(null) where it is not installed.
           type: dict
@@ -134,6 +141,12 @@ ansible_facts:
               description: Why the floor cannot be held; empty if it can; V(null) if the service has said nothing.
               type: str
               sample: ""
+        perf_event_paranoid:
+          description: >-
+            How closely the kernel keeps the events that the service watches by; V(null) where it does not tell.
+            Debian's and Ubuntu's kernels know levels above 2.
+          type: int
+          sample: 2
         warnings:
           description: What could not be read or looks wrong, one sentence each.
           type: list
@@ -144,7 +157,6 @@ ansible_facts:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.edge.moe.plugins.module_utils._devfreq import Sysfs
 from ansible_collections.edge.moe.plugins.module_utils._floor_facts import FLOOR_UNIT, gather_devfreq
 from ansible_collections.edge.moe.plugins.module_utils._host import Host
 from ansible_collections.edge.moe.plugins.module_utils._module import exit_facts
@@ -159,9 +171,9 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    root, unit = module.params["root"], module.params["unit"]
-    state = unit_states(Host(root), [unit]).get(unit)
-    exit_facts(module, "edge_moe_devfreq", gather_devfreq(Sysfs(root), state.active if state else None, time.time()))
+    host, unit = Host(module.params["root"]), module.params["unit"]
+    state = unit_states(host, [unit]).get(unit)
+    exit_facts(module, "edge_moe_devfreq", gather_devfreq(host, state.active if state else None, time.time()))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,10 @@ options:
     description:
       - Address of the model. Only its header is fetched, by range requests.
     type: str
+  otherwise:
+    description:
+      - A path or an address (V(http://) or V(https://)) that is read where there is no file O(path).
+    type: str
   timeout:
     description:
       - Seconds that one request may be silent.
@@ -34,6 +38,12 @@ EXAMPLES = r"""
 - name: Read a model on the board
   edge.moe.gguf_info:
     path: /var/lib/edge-moe/models/model.gguf
+  register: model
+
+- name: Read a model on the board, or where the board will fetch it from
+  edge.moe.gguf_info:
+    path: /var/lib/edge-moe/models/model.gguf
+    otherwise: https://models.example.org/model.gguf
   register: model
 
 - name: Look before downloading 20 GiB
@@ -155,6 +165,8 @@ gguf:
       sample: {count: 1, present: 1, missing: []}
 """
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.edge.moe.plugins.module_utils import _gguf
 
@@ -164,17 +176,19 @@ def main() -> None:
         argument_spec={
             "path": {"type": "path"},
             "url": {"type": "str"},
+            "otherwise": {"type": "str"},
             "timeout": {"type": "int", "default": 15},
         },
         required_one_of=[("path", "url")],
         mutually_exclusive=[("path", "url")],
+        required_by={"otherwise": ["path"]},
         supports_check_mode=True,
     )
+    path, url, otherwise = (module.params[name] for name in ("path", "url", "otherwise"))
+    if otherwise and not os.path.exists(path):
+        path, url = (None, otherwise) if otherwise.startswith(("http://", "https://")) else (otherwise, None)
     try:
-        if module.params["path"] is not None:
-            gguf = _gguf.info_from_path(module.params["path"])
-        else:
-            gguf = _gguf.info_from_url(module.params["url"], module.params["timeout"])
+        gguf = _gguf.info_from_path(path) if path is not None else _gguf.info_from_url(url, module.params["timeout"])
     except _gguf.GgufError as error:
         module.fail_json(msg=str(error))
     missing = gguf["shards"]["missing"]

@@ -86,7 +86,6 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.edge.moe.plugins.module_utils import _expert_cache, _health, _jetson
-from ansible_collections.edge.moe.plugins.module_utils._devfreq import Sysfs
 from ansible_collections.edge.moe.plugins.module_utils._floor_facts import FLOOR_UNIT, gather_devfreq
 from ansible_collections.edge.moe.plugins.module_utils._host import Host
 from ansible_collections.edge.moe.plugins.module_utils._systemd import unit_states
@@ -104,13 +103,12 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    root = module.params["root"]
-    host = Host(root)
+    host = Host(module.params["root"])
     states = unit_states(host, [*module.params["units"], FLOOR_UNIT])
     units = {name: states[name].active for name in module.params["units"] if name in states and states[name].enabled}
     floor_unit = states[FLOOR_UNIT].active if FLOOR_UNIT in states else None
     jetson = _jetson.gather(host)
-    devfreq = gather_devfreq(Sysfs(root), floor_unit, time.time())
+    devfreq = gather_devfreq(host, floor_unit, time.time())
     cache = _expert_cache.gather(host)
     problems = _health.problems_of(jetson, devfreq, cache, units)
     health = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.edge.moe.plugins.module_utils import _floor_facts
-from ansible_collections.edge.moe.plugins.module_utils._devfreq import Sysfs
+from ansible_collections.edge.moe.plugins.module_utils._host import Host
 from ansible_collections.edge.moe.plugins.modules import devfreq_facts
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ edge_moe_clock_floor_updated_timestamp_seconds 1000.25
 
 
 def gather(root: Path, unit: str | None = None) -> Any:
-    return _floor_facts.gather_devfreq(Sysfs(str(root)), unit, 1002.75)
+    return _floor_facts.gather_devfreq(Host(str(root)), unit, 1002.75)
 
 
 def test_facts_of_an_orin_nano_super() -> None:
@@ -108,6 +108,15 @@ def test_a_service_that_has_said_nothing_is_null_not_guessed(tmp_path: Path) -> 
         "updated_s_ago": None,
         "degraded": None,
     }
+
+
+def test_what_else_sets_the_clock_and_what_the_service_watches_by(tmp_path: Path) -> None:
+    assert (gather(tmp_path)["writers"], gather(tmp_path)["perf_event_paranoid"]) == ([], None)
+    for name, text in (("etc/rc.local", "jetson_clocks\n"), ("proc/sys/kernel/perf_event_paranoid", "4\n")):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "etc/rc.local").chmod(0o755)
+    assert (gather(tmp_path)["writers"], gather(tmp_path)["perf_event_paranoid"]) == (["/etc/rc.local"], 4)
 
 
 @pytest.mark.parametrize("board", ["no-gpu", "no-devfreq"])

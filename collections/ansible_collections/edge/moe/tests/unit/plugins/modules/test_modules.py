@@ -140,6 +140,20 @@ def test_gguf_info_by_url(run: Run, gguf: Any, web: Any) -> None:
     assert run(gguf_info, url=web.url + "/m.gguf")["gguf"]["experts"] == 8
 
 
+def test_gguf_info_reads_another_place_where_there_is_no_file(run: Run, gguf: Any, web: Any, tmp_path: Path) -> None:
+    (tmp_path / "far.gguf").write_bytes(gguf.build(gguf.values(), gguf.tensors()))
+    web.files["/m.gguf"] = gguf.build(gguf.values(), gguf.tensors())
+    near = str(tmp_path / "near.gguf")
+    for otherwise in (str(tmp_path / "far.gguf"), web.url + "/m.gguf"):
+        assert run(gguf_info, path=near, otherwise=otherwise)["gguf"]["path"] == otherwise
+    assert "absent.gguf does not exist" in run(gguf_info, path=near, otherwise=str(tmp_path / "absent.gguf"))["msg"]
+    (tmp_path / "near.gguf").write_bytes((tmp_path / "far.gguf").read_bytes())
+    web.requests = []
+    assert run(gguf_info, path=near, otherwise=web.url + "/m.gguf")["gguf"]["path"] == near
+    assert web.requests == []
+    assert run(gguf_info, url=web.url + "/m.gguf", otherwise=near)["failed"] is True
+
+
 def test_serving_plan_refuses_with_the_arithmetic(run: Run, gguf: Any, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(gguf.build(gguf.values(), gguf.tensors()))
