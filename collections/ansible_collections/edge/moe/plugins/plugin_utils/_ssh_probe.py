@@ -98,8 +98,13 @@ def _ask(client: paramiko.SSHClient, deadline: float) -> bytes:
     channel = transport.open_session(timeout=_left(deadline))
     channel.settimeout(_left(deadline))
     channel.exec_command("sh -s")
-    channel.sendall(_boards.PROBE.encode())
-    channel.shutdown_write()
+    try:
+        channel.sendall(_boards.PROBE.encode())
+        channel.shutdown_write()
+    except TimeoutError:
+        raise
+    except OSError:
+        pass  # whoever is there has answered and gone without reading the probe, and the answer says why
     answer = bytearray()
     while len(answer) < _boards.ANSWER_LIMIT:
         channel.settimeout(_left(deadline))

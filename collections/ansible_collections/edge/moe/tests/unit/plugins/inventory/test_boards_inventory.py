@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import paramiko
 import pytest
 from ansible_collections.edge.moe.plugins.module_utils import _boards
 from ansible_collections.edge.moe.plugins.plugin_utils import _ssh_probe, _targets
@@ -211,3 +212,22 @@ def test_the_page_shows_what_is_printed() -> None:
 
     recorded = (record.OUTPUT / "boards.txt").read_text()
     assert lasting(recorded) == lasting(record.boards()), "run: python -m edge_moe_testbed record boards"
+
+
+def test_what_ends_before_it_has_read_the_probe_is_heard_all_the_same(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an account that is locked does. Its end is waited for before anything is sent."""
+    send = paramiko.Channel.sendall
+
+    def late(channel: paramiko.Channel, data: bytes) -> None:
+        ends = time.monotonic() + 10
+        while not channel.closed and time.monotonic() < ends:
+            time.sleep(0.01)
+        assert channel.closed
+        send(channel, data)
+
+    monkeypatch.setattr(paramiko.Channel, "sendall", late)
+    target = _targets.Target("odd", ODD, fleet.port, USER)
+    access = _ssh_probe.Access((str(fleet.known_hosts),), (str(fleet.folder / "user_key"),), False, 10, 20)
+    assert "not that of the probe, it says 'xxx" in _ssh_probe.probe(target, access)["reason"]
