@@ -105,34 +105,26 @@ def toy(playbook: Playbook, tmp_path: Path) -> Toy:
     return Toy(playbook, tmp_path)
 
 
-def test_the_same_inputs_build_once_and_any_other_input_builds_again(toy: Toy) -> None:
+def test_the_same_inputs_build_once_and_another_patch_or_pin_builds_again(toy: Toy) -> None:
     first = toy.play("artifact")
     assert first.rc == 0, first.text
-    names = toy.built()
-    assert len(names) == 1
+    (default,) = toy.built()
 
+    # another pin beside it is no input of this build
+    toy.patch("for another commit", OTHER_PIN, commit="f" * 40)
     again = toy.play("artifact")
     assert again.rc == 0
     assert again.recap("board", "changed") == 0
-    assert toy.built() == names
+    assert toy.built() == [default]
 
-    toy.flags = ["-DTOY=1"]
-    assert toy.play("artifact").rc == 0
-    assert len(toy.built()) == 2
+    pinned = toy.play("artifact", "--extra-vars", f"llama_cpp_pin={OTHER_PIN}")
+    assert pinned.rc == 0, pinned.text
+    (other,) = set(toy.built()) - {default}
+    assert toy.release(other)["commit"] == "f" * 40
+
     toy.patch("second")
     assert toy.play("artifact").rc == 0
     assert len(toy.built()) == 3
-
-
-def test_another_pin_is_another_build_and_leaves_the_default_one_alone(toy: Toy) -> None:
-    assert toy.play("artifact").rc == 0
-    default = toy.built()
-    toy.patch("for another commit", OTHER_PIN, commit="f" * 40)
-    assert toy.play("artifact").recap("board", "changed") == 0
-    played = toy.play("artifact", "--extra-vars", f"llama_cpp_pin={OTHER_PIN}")
-    assert played.rc == 0, played.text
-    (other,) = set(toy.built()) - set(default)
-    assert toy.release(other)["commit"] == "f" * 40
 
 
 def test_a_pin_that_is_not_there_is_refused_with_those_that_are(toy: Toy) -> None:
@@ -183,20 +175,21 @@ def test_a_failed_build_shows_why_and_leaves_no_artifact(toy: Toy) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="releases belong to root")
 def test_releases_lie_side_by_side_and_old_ones_go(toy: Toy) -> None:
-    seen = []
-    for number in range(3):
-        toy.flags = [f"-DTOY={number}"]
+    def ship(flag: str) -> str:
+        toy.flags = [f"-DTOY={flag}"]
         played = toy.play("main")
         assert played.rc == 0, played.text
-        seen.append(toy.current())
-    assert len(set(seen)) == 3
-    assert toy.releases() == sorted(seen[1:])
-    assert toy.play("main").recap("board", "changed") == 0
-    # back to the older of the two and on: what ran last stays, though the other is newer
-    for number in (1, 3):
-        toy.flags = [f"-DTOY={number}"]
-        assert toy.play("main").rc == 0
-    assert toy.releases() == sorted([seen[1], toy.current()])
+        return toy.current()
+
+    older, newer = ship("1"), ship("2")
+    assert toy.releases() == sorted({older, newer})
+    assert len(toy.built()) == 2
+    assert ship("1") == older
+    assert len(toy.built()) == 2, "it was built before"
+    # what ran last stays, though the other one is newer
+    latest = ship("3")
+    assert toy.releases() == sorted({older, latest})
+    assert len({older, newer, latest}) == 3
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="releases belong to root")
