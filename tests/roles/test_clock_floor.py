@@ -20,12 +20,13 @@ def test_whatever_pins_the_clock_at_boot_is_named_together_with_the_remedy(playb
     (units / "multi-user.target.wants/pin-clocks.service").symlink_to(units / "pin-clocks.service")
     local.write_text("#!/bin/sh\n/usr/bin/jetson_clocks\nexit 0\n")
     local.chmod(0o755)
-    look = {"name": "Look at a board", "edge.moe.devfreq_facts": {"root": str(tmp_path / "root")}}
-    played = playbook.run([look, role("gpu_clock_floor", "preflight")], {"gpu_clock_floor_enabled": True})
+    there = {"edge.moe.devfreq_facts": {"root": str(tmp_path / "root")}}
+    preflight = {"name": "On a board", "module_defaults": there, "block": [role("gpu_clock_floor", "preflight")]}
+    played = playbook.run([preflight], {"gpu_clock_floor_enabled": True})
     assert played.rc != 0
     assert "board: GPU clocks are set at every boot by /etc/rc.local, pin-clocks.service." in played.words, played.text
     assert "systemctl disable --now UNIT" in played.words
-    unwanted = playbook.run([look, role("gpu_clock_floor", "preflight")], {"gpu_clock_floor_enabled": False})
+    unwanted = playbook.run([preflight], {"gpu_clock_floor_enabled": False})
     assert unwanted.rc == 0, "nothing to refuse where the floor is not wanted"
 
 
